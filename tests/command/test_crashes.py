@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, held, some_of, until, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, held, some_of, wait_for_end
 from test_table import put
 from values import cases
 
@@ -410,27 +410,6 @@ def test_a_stopped_launcher(tmp_path: Path, step: str, others: str, own: str) ->
     assert all_free(launcher) == ALL_FREE
 
 
-def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
-    """A stopped holder of the host-wide lock ends others with 125 and its pid, and can go on."""
-    launcher = launcher_in(tmp_path)
-    with start(
-        launcher, *VGG, *SHOW, before=at_step("STOP", "leases.record_file.Draft.publish:os.link#1")
-    ) as stopped:
-        wait_for_stop(stopped.pid)
-        impatient = patched(
-            "from gpulaunch.leases import host_lock; host_lock.LOCK_TIMEOUT_S = 0.5"
-        )
-        with start(launcher, *VGG, *SHOW, before=impatient) as other:
-            error = f"{launcher.state}: the host-wide lock is held for 0.5 s by pid {stopped.pid}"
-            status, got, said = ends(other)
-            assert (status, got) == (125, "")
-            assert said.startswith(f"gpulaunch: error: {error} of ")
-            assert said.endswith(", which is stopped\n")
-        stopped.send_signal(signal.SIGCONT)
-        assert ends(stopped) == (0, "0,2,3\n", "")
-    assert all_free(launcher) == ALL_FREE
-
-
 STOPPED_WAITERS = {
     "when it has joined": ("leases.watch.Watch.__init__:libc.inotify#1", 0),
     "when its turn has come": ("leases.record_file.Draft.__init__:open#3", 1),
@@ -458,30 +437,6 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, step: str, after_the_hold
         assert stopped.stdout.readline() == "0,2,3\n"
         assert ends(stopped)[:2] == (0, "")
     assert all_free(launcher) == ALL_FREE
-
-
-# ------------------------------------------------------------------------------ killed from outside
-
-
-@pytest.mark.parametrize("victim", ["launcher", "job", "group"])
-def test_who_is_stopped_and_killed_while_the_job_runs(tmp_path: Path, victim: str) -> None:
-    """GPUs are held while launcher or job lives, though stopped, and free once both are gone."""
-    launcher = launcher_in(tmp_path)
-    with start(
-        launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True
-    ) as process:
-        job = int(process.stdout.readline())
-        pid = {"launcher": process.pid, "job": job, "group": -process.pid}[victim]
-        os.kill(pid, signal.SIGSTOP)
-        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
-        os.kill(pid, signal.SIGKILL)
-        assert process.wait() == (128 + signal.SIGKILL if victim == "job" else -signal.SIGKILL)
-        if victim == "launcher":
-            assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
-            process.stdin.close()  # the job reads the end of its input, and ends
-        wait_for_end(job)
-        until(lambda: not leases(launcher))
-        assert all_free(launcher) == ALL_FREE
 
 
 # ------------------------------------------------------------------------------ calls that fail

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, children, companion_of, held, until, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, children, held, until, wait_for_end
 from values import cases
 
 from gpulaunch.process.companion import WITNESS, is_companion
@@ -141,10 +141,6 @@ STRAGGLERS = {
         f"setsid -f '{sys.executable}' -SIc '{CLOSES_ALL}'",
     ),
     "one that ignores TERM": (1, "sh -c 'trap \"\" TERM; echo $$; exec sleep 600' &"),
-    "a stopped one": (
-        1,
-        f"sh -c 'kill -STOP $$; exec sleep 600' & '{JOBS}/await_stopped' $!; echo $!",
-    ),
     "three generations": (
         3,
         "family() { ( [ $1 -gt 1 ] && family $(($1 - 1)); exec sleep 600 ) & echo $!; }; family 3",
@@ -308,26 +304,6 @@ print("tidy")
 """
 
 
-def limited(launcher: Launcher, ignored: str, blocked: str, *line: str) -> subprocess.Popen[str]:
-    """Start a launch with a limit, with these signals ignored or blocked, as in its job."""
-    command = [
-        str(JOBS / "started_with"),
-        ignored,
-        blocked,
-        launcher.script,
-        "--time-limit",
-        "0.2s",
-        *line,
-    ]
-    options = {
-        "env": launcher.environment,
-        "text": True,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
-    return subprocess.Popen(command, start_new_session=True, **options)
-
-
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, error = process.communicate()
     return process.returncode, out, error
@@ -336,27 +312,35 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 RAN_LONGER = "gpulaunch: error: the job ran longer than its limit of 0.2 s\n"
 
 
+LIMITED = (*VGG, "--time-limit", "0.2s", "--")
+
+
 def test_a_job_that_runs_too_long_gets_term(launcher: Launcher) -> None:
     """A job over --time-limit is ended with status 124 and one line, and its GPUs are free."""
-    launcher.environment["GPULAUNCH_GRACE"] = "10s"
-    assert outcome(limited(launcher, "-", "-", *VGG, "--", "sleep", "60")) == (124, "", RAN_LONGER)
+    launcher.environment["GPULAUNCH_GRACE"] = "1h"
+    done = launcher.run(*LIMITED, "sleep", "600")
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", RAN_LONGER)
     assert launcher.records() == []
-    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
 
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_job_that_ignores_term_is_killed(launcher: Launcher) -> None:
     """A job over its limit that ignores TERM is killed after the grace, busy on its GPUs or not."""
-    assert outcome(limited(launcher, "TERM", "-", "--", "sleep", "60")) == (124, "", RAN_LONGER)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the job inherits it
+    done = launcher.run("--time-limit", "0.2s", "--", "sleep", "600")
+    signal.signal(signal.SIGTERM, before)
+    assert (done.returncode, done.stdout, done.stderr) == (124, "", RAN_LONGER)
     assert launcher.records() == []
 
 
 def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
     """A stopped job over its limit hears TERM and may end by itself: still 124, children too."""
-    launcher.environment |= {"GPULAUNCH_GRACE": "10s", "GPULAUNCH_LEFTOVERS": "keep"}
-    with limited(launcher, "-", "TERM", *VGG, "--", *PYTHON, CHILD_AND_STOP) as process:
+    launcher.environment |= {"GPULAUNCH_GRACE": "1h", "GPULAUNCH_LEFTOVERS": "keep"}
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the job inherits it
+    process = launcher.start(*LIMITED, *PYTHON, CHILD_AND_STOP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    with process:
         child = int(process.stdout.readline())
-        assert state(child)
         assert outcome(process) == (124, "tidy\n", RAN_LONGER)
         assert (alive([child]), launcher.records()) == ([], [])
 
@@ -505,26 +489,6 @@ def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
         assert process.poll() is None
         assert process.communicate("\n") == ("", "")
         assert process.returncode == 7
-
-
-def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
-    """A nested launch that outlives the outer job stays guarded: SIGKILL leaves no lease."""
-    launcher.environment["CI"] = "true"
-    script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 & read line"
-    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
-        outer,
-        (inner_launcher, inner_job),
-    ):
-        outer_lease, _ = sorted(
-            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
-        )
-        guard = companion_of(launcher, inner_launcher)
-        os.kill(outer_lease["job_pid"], signal.SIGTERM)
-        assert outer.wait() == 143
-        assert state(guard)
-        os.kill(inner_launcher, signal.SIGKILL)
-        wait_for_end(inner_job)
-        until(lambda: table(launcher)["leases"] == [])
 
 
 # Left-over holders

@@ -102,19 +102,6 @@ workers[0].wait()
 """
 
 
-def test_killed_group_loses_no_lease(launcher: Launcher) -> None:
-    """Workers of a supervisor that closes descriptors keep their GPUs after SIGKILL."""
-    job = (sys.executable, "-Sc", SUPERVISOR)
-    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
-        os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        assert alive(workers) == workers
-        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
-        assert table(launcher)["leases"][0]["left_over_pids"] == sorted(workers)
-        process.stdin.close()
-        until(lambda: launcher.records() == [])
-
-
 def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
     """With --leftovers end a killed launcher's job goes on, and what it leaves ends with it."""
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "end"

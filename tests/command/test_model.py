@@ -27,6 +27,9 @@ from hypothesis.stateful import (
 )
 from test_table import put
 
+from gpulaunch.process.system import identify
+from gpulaunch.records import as_list
+
 MACHINE = ("--topology", "pcie-4gpu-workstation")
 GPUS = frozenset(range(4))
 JOB = ("--", "sh", "-c", 'echo "$GPULAUNCH_LEASE $$"; read line; exit 7')
@@ -216,9 +219,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(gpu=st.sampled_from(sorted(GPUS)), cut=st.booleans())
     def dies_while_it_writes(self, gpu: int, cut: bool) -> None:
-        """Leave an unlocked record, whole or half written, which holds nothing."""
+        """Leave an unlocked record, whole or half written, which holds nothing, whoever lives."""
         lease_id = os.urandom(6).hex()
-        descriptor = self.write(lease_id, self.record(lease_id, gpu), live=False)
+        alive = {"launcher": as_list(identify(os.getpid())), "job": as_list(identify(1))}
+        descriptor = self.write(lease_id, self.record(lease_id, gpu) | alive, live=False)
         if cut:
             os.ftruncate(descriptor, 40)
         os.close(descriptor)

@@ -23,7 +23,8 @@ def own(launcher: Launcher) -> dict:
 
 def test_ticket_of_a_later_version_keeps_its_place(launcher: Launcher, own: dict) -> None:
     """A ticket with keys and forms that nobody knows yet bars those that come later."""
-    later = own | {"number": 1, "gpus": 8, "mood": [1, {"a": None}], "launcher": {"pidfd": 7}}
+    later = own | {"number": 1, "gpus": 8, "uuids": [f"GPU-dgx1-v100-{gpu}" for gpu in range(8)]}
+    later |= {"mood": [1, {"a": None}], "launcher": {"pidfd": 7}}
     descriptor = put(launcher, TICKET, json.dumps(later).encode(), live=True)
     done = launcher.run(*VGG, *SHOW)
     assert (done.returncode, "an earlier request for 8 GPUs waits" in done.stderr) == (75, True)

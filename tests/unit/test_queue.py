@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -281,9 +281,6 @@ def test_the_queue_is_about_the_gpus_that_would_do() -> None:
 # ----------------------------------------------------------------------------------- many at random
 
 
-ARRIVALS = 30
-
-
 class Crowd:
     """A machine under random arrivals and ends, where every start goes through decide().
 
@@ -293,110 +290,77 @@ class Crowd:
         early: whether jobs end before their limits.
 
     Attributes:
-        queue: tickets that wait.
-        started: tickets that got GPUs, with the clock then.
+        queue: tickets that wait, with their requests.
+        running: leases, each with the clock at its end.
+        started: the clock at which each ticket got its GPUs, by its number.
+        passed: how often one started before an earlier one that wants one of its GPUs.
     """
 
-    def __init__(self, seed: int, limited_share: float, *, early: bool = True) -> None:
-        self.early = early
+    def __init__(self, seed: int, *, limited_share: float, early: bool) -> None:
         self.chance = random.Random(seed)
-        self.limited_share = limited_share
+        self.limited_share, self.early = limited_share, early
         self.clock_s = 0.0
-        self.arrived = 0
-        self.queue: list[Ticket] = []
-        self.requests: dict[int, Request] = {}
+        self.queue: list[tuple[Ticket, Request]] = []
         self.running: list[tuple[float, Lease]] = []
         self.started: dict[int, float] = {}
+        self.passed = 0
 
-    def arrive(self) -> None:
+    def arrive(self, number: int) -> None:
         chance = self.chance
-        self.arrived += 1
         only = ALL if chance.random() < 0.6 else sorted(chance.sample(ALL, chance.randint(1, 6)))
-        asked = asking(chance.choice([None, *range(1, len(only) + 1)]), only)
-        if chance.random() < self.limited_share:
-            asked = replace(asked, ends_within_s=chance.uniform(1, 30))
-        count = asked.gpus or len(only)
-        self.requests[self.arrived] = asked
-        self.queue.append(ticket(self.arrived, count, only, ends_within_s=asked.ends_within_s))
+        limit_s = chance.uniform(1, 30) if chance.random() < self.limited_share else None
+        asked = asking(chance.randint(1, len(only)), only, limit_s)
+        self.queue.append((ticket(number, asked.gpus, only, ends_within_s=limit_s), asked))
 
-    def end_what_is_over(self) -> None:
-        self.running = [
-            (until_s, lease) for until_s, lease in self.running if until_s > self.clock_s
-        ]
+    def all_look(self) -> None:
+        """Let all who wait look in a random order, until none finds anything."""
+        started = True
+        while started:
+            started = False
+            for one, asked in self.chance.sample(self.queue, len(self.queue)):
+                ahead = [other for other, _ in self.queue if other.number < one.number]
+                leases = [held for _, held in self.running]
+                situation = Situation(BOX, leases, ahead=ahead, clock_s=self.clock_s)
+                decision = decide(asked, situation)
+                if isinstance(decision, Grant):
+                    self.start(one, asked, decision.placement.gpus)
+                    self.passed += len(competing(ahead, one.uuids))
+                    started = True
 
-    def all_look(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
-        """Let all waiting tickets look in a random order, until none finds anything.
+    def start(self, one: Ticket, asked: Request, gpus: Sequence[int]) -> None:
+        taken = {uuid for _, held in self.running for uuid in held.uuids}
+        assert len(set(gpus)) == one.gpus
+        assert set(uuids(gpus)) <= set(one.uuids) - taken
+        self.queue.remove((one, asked))
+        self.started[one.number] = self.clock_s
+        length_s = one.ends_within_s or self.chance.uniform(1, 20)
+        if self.early:
+            length_s *= self.chance.random()
+        limits = {"clock_s": self.clock_s, "ends_within_s": one.ends_within_s}
+        self.running.append((self.clock_s + length_s, lease(one.id, *gpus, **limits)))
 
-        Args:
-            check: told of each start: the ticket, the earlier ones that still wait and compete,
-                what was free.
-        """
-        found = True
-        while found:
-            found = False
-            for one in self.chance.sample(self.queue, len(self.queue)):
-                leases = [lease for _, lease in self.running]
-                ahead = [other for other in self.queue if other.number < one.number]
-                decision = decide(
-                    self.requests[one.number],
-                    Situation(BOX, leases, ahead=ahead, clock_s=self.clock_s),
-                )
-                if not isinstance(decision, Grant):
-                    assert isinstance(decision, Wait)
-                    continue
-                taken = {uuid for lease in leases for uuid in lease.uuids}
-                free = {gpu.uuid for gpu in BOX.gpus} - taken
-                gpus = uuids(decision.placement.gpus)
-                assert len(gpus) == one.gpus
-                assert set(gpus) <= free & set(one.uuids), (
-                    "a GPU with two owners, or one that was not asked for"
-                )
-                check(one, [other for other in ahead if set(other.uuids) & set(one.uuids)], free)
-                self.queue.remove(one)
-                self.started[one.number] = self.clock_s
-                runs_s = one.ends_within_s or self.chance.uniform(1, 20)
-                if self.early:
-                    runs_s *= self.chance.random()
-                held = lease(
-                    one.id,
-                    *decision.placement.gpus,
-                    clock_s=self.clock_s,
-                    ends_within_s=one.ends_within_s,
-                )
-                self.running.append((self.clock_s + runs_s, held))
-                found = True
-
-    def free(self) -> set[str]:
-        return {gpu.uuid for gpu in BOX.gpus} - {
-            uuid for _, lease in self.running for uuid in lease.uuids
-        }
-
-    def run(
-        self,
-        check: Callable[[Ticket, list[Ticket], set[str]], None],
-        after_each_look: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Let all arrive, and go on until the queue is empty."""
-        while self.queue or self.arrived < ARRIVALS:
+    def run(self, arrivals: int = 30) -> dict[int, float]:
+        """Serve all; return when each that was a head could start at the latest, by its number."""
+        promised: dict[int, float] = {}
+        arrived = 0
+        while self.queue or arrived < arrivals:
             self.clock_s += 1.0
             assert self.clock_s < 2000, "somebody waits for ever"
-            self.end_what_is_over()
-            for _ in range(self.chance.choice([0, 0, 1, 2]) if self.arrived < ARRIVALS else 0):
-                self.arrive()
-            self.all_look(check)
-            after_each_look()
-            self.no_gpu_is_lost()
-        assert sorted(self.started) == list(range(1, self.arrived + 1))
-
-    def no_gpu_is_lost(self) -> None:
-        """Check that tickets without an earlier competitor wait only for lack of GPUs."""
-        for one in self.queue:
-            if not any(
-                set(other.uuids) & set(one.uuids)
-                for other in self.queue
-                if other.number < one.number
-            ):
-                assert len(self.free() & set(one.uuids)) < one.gpus
+            self.running = [one for one in self.running if one[0] > self.clock_s]
+            for _ in range(self.chance.choice([0, 0, 1, 2]) if arrived < arrivals else 0):
+                arrived += 1
+                self.arrive(arrived)
+            self.all_look()
+            ends_s = {uuid: end_s for end_s, held in self.running for uuid in held.uuids}
+            wanted: set[str] = set()
+            for one, _ in self.queue:
+                if wanted.isdisjoint(one.uuids):
+                    start_s = sorted(ends_s.get(uuid, 0.0) for uuid in one.uuids)[one.gpus - 1]
+                    assert start_s > self.clock_s, "GPUs are free, and the first does not start"
+                    promised.setdefault(one.number, start_s)
+                wanted.update(one.uuids)
+        assert len(self.started) == arrived
+        return promised
 
 
 def test_backfill_delays_no_head() -> None:
@@ -404,35 +368,19 @@ def test_backfill_delays_no_head() -> None:
 
     All have limits and run for as long: so the limits tell when it can start at the latest.
     """
-    passes = 0
-
-    def promise(_: object = None, ahead: Sequence[Ticket] = (), *__: object) -> None:
-        nonlocal passes
-        passes += len(ahead)
-
+    passed = 0
     for seed in range(4):
         crowd = Crowd(seed, limited_share=1.0, early=False)
-        promised: dict[int, float] = {}
-
-        def look(crowd: Crowd = crowd, promised: dict[int, float] = promised) -> None:
-            for one in crowd.queue:
-                earlier = [two for two in crowd.queue if two.number < one.number]
-                if any(set(two.uuids) & set(one.uuids) for two in earlier):
-                    continue
-                ends = {uuid: until_s for until_s, held in crowd.running for uuid in held.uuids}
-                start_s = sorted(ends.get(uuid, 0.0) for uuid in one.uuids)[one.gpus - 1]
-                promised.setdefault(one.number, start_s)
-
-        crowd.run(promise, after_each_look=look)
-        for number, start_s in promised.items():
+        for number, start_s in crowd.run().items():
             assert crowd.started[number] <= math.ceil(start_s), f"{number} of seed {seed}"
-    assert passes > 8, "so few that this shows nothing"
+        passed += crowd.passed
+    assert passed > 8, "so few that this shows nothing"
 
 
 def test_jobs_that_end_early_starve_nobody() -> None:
     """With and without limits, and with ends before them, all are served."""
     for seed in range(3):
-        Crowd(seed, limited_share=0.6).run(lambda *_: None)
+        Crowd(seed, limited_share=0.6, early=True).run()
 
 
 # ------------------------------------------------------------------------------- tickets as records
