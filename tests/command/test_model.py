@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -71,7 +70,11 @@ class Launched:
 
 
 class Machine(RuleBasedStateMachine):
-    """The model: who holds what, who waits in which order, and what is drained."""
+    """The model: who holds what, who waits in which order, and what is drained.
+
+    A rule that does not apply does nothing: which GPUs a request gets may depend on timing, and
+    hypothesis asks that what it draws does not.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,10 +156,11 @@ class Machine(RuleBasedStateMachine):
 
     # What may come
 
-    @precondition(lambda self: len(self.holders) + len(self.queue) < 6)
     @rule(wants=SETS, count=st.integers(1, 4), waits=st.booleans(), in_order=st.booleans())
     def launch(self, wants: frozenset[int], count: int, waits: bool, in_order: bool) -> None:
         """Launch; what cannot start now waits at the end of the queue, or is refused with 75."""
+        if len(self.holders) + len(self.queue) > 5:
+            return
         one = Launched(wants, min(count, len(wants)))
         one.in_order = in_order
         words = ["--only", ",".join(map(str, sorted(wants))), "-n", str(one.count)]
@@ -174,10 +178,11 @@ class Machine(RuleBasedStateMachine):
             with one.process:
                 assert one.process.wait() == 75, one.process.stderr.read()
 
-    @precondition(lambda self: len(self.holders) < 5 and not self.queue)
     @rule(gpu=st.sampled_from(sorted(GPUS)), percentage=st.sampled_from([30, 50, 60]))
     def share(self, gpu: int, percentage: int) -> None:
         """Share a GPU with other shares of up to 100 % together, or be refused."""
+        if self.queue or len(self.holders) > 4:
+            return
         one = Launched([gpu], 1)
         one.percentage = percentage
         words = ("--share", f"{percentage}%", "--only", str(gpu))
@@ -193,10 +198,11 @@ class Machine(RuleBasedStateMachine):
         one.gpus = frozenset([gpu])
         self.holders.append(one)
 
-    @precondition(lambda self: len(self.holders) < 5)
     @rule(wants=SETS)
     def reserve(self, wants: frozenset[int]) -> None:
         """Reserve a GPU, which is given as to a launch, and kept without a job."""
+        if len(self.holders) > 4:
+            return
         one = Launched(wants, 1)
         starts = self.can_start(one, self.queue)
         only = ",".join(map(str, sorted(wants)))
@@ -227,10 +233,11 @@ class Machine(RuleBasedStateMachine):
             os.ftruncate(descriptor, 40)
         os.close(descriptor)
 
-    @precondition(lambda self: not self.queue)
     @rule()
     def newer_version_launches(self) -> None:
         """Launch beside a live record that needs a later version: nobody decides."""
+        if self.queue:
+            return
         lease_id = os.urandom(6).hex()
         descriptor = self.write(lease_id, self.record(lease_id, 0) | {"version": 2}, live=True)
         done = self.launcher.run(*MACHINE, *JOB)
@@ -247,10 +254,11 @@ class Machine(RuleBasedStateMachine):
         name = f"gpulaunch.lease.{lease_id}"
         return put(self.launcher, name, json.dumps(document).encode(), live=live)
 
-    @precondition(lambda self: self.holders)
     @rule(at=AT_RANDOM)
     def job_ends(self, at: int) -> None:
         """End a job, which frees its GPUs, whether its launcher lives or not."""
+        if not self.holders:
+            return
         one = self.holders[at % len(self.holders)]
         if one.record is not None:
             os.close(one.record)
@@ -269,11 +277,12 @@ class Machine(RuleBasedStateMachine):
         record = self.launcher.state / f"gpulaunch.lease.{one.id}"
         until(lambda: not record.exists())
 
-    @precondition(lambda self: any(one.job for one in self.holders))
     @rule(at=AT_RANDOM, whom=st.sampled_from(["launcher", "job", "group"]))
     def is_killed(self, at: int, whom: str) -> None:
         """Kill a launcher, whose job keeps the lease, or a job, or both."""
         jobs = [one for one in self.holders if one.job]
+        if not jobs:
+            return
         one = jobs[at % len(jobs)]
         if whom == "launcher" and not one.is_orphan:
             one.process.kill()
@@ -288,16 +297,16 @@ class Machine(RuleBasedStateMachine):
             self.until_freed(one)
         self.is_gone(one)
 
-    @precondition(lambda self: self.queue)
     @rule(at=AT_RANDOM, number=st.sampled_from([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
     def waiter_is_killed(self, at: int, number: signal.Signals) -> None:
         """Kill a waiter, which leaves the queue to those behind it."""
+        if not self.queue:
+            return
         one = self.queue[at % len(self.queue)]
         one.process.send_signal(number)
         assert one.process.wait() == -number
         self.is_gone(one)
 
-    @precondition(lambda self: self.holders or self.queue)
     @rule(at=AT_RANDOM)
     def free(self, at: int) -> None:
         """End a job, a reservation or a wait by its id."""
@@ -313,10 +322,11 @@ class Machine(RuleBasedStateMachine):
         self.command("drain", str(gpu))
         self.drained.add(gpu)
 
-    @precondition(lambda self: self.drained and not self.queue)
     @rule()
     def undrain(self) -> None:
         """Put a GPU into service again for the next."""
+        if self.queue or not self.drained:
+            return
         gpu = self.drained.pop()
         self.command("undrain", str(gpu))
 
@@ -367,7 +377,7 @@ def test_random_commands_end_as_the_model_says() -> None:
     run_state_machine_as_test(
         Machine,
         settings=hypothesis.settings(
-            max_examples=5 + hypothesis.settings().max_examples // 5,
+            max_examples=5 + hypothesis.settings().max_examples // 20,
             stateful_step_count=20,
             phases=[hypothesis.Phase.generate],  # what hangs would hang at every step of shrinking
             suppress_health_check=list(hypothesis.HealthCheck),

@@ -82,7 +82,7 @@ def busy(*ends_in_s: float | None) -> dict[str, float]:
     return dict(zip(uuids(ALL), ends, strict=False))
 
 
-FIVE = busy(*[None] * 5)
+HALF, FIVE, FULL = (busy(*[None] * count) for count in (4, 5, 8))
 PASSES = {
     "first in, first out bars what would fit": ([BIG], Claim(), busy(None), [1]),
     "of all that come first": ([ticket(1), ticket(2)], Claim(), {}, [1, 2]),
@@ -96,7 +96,7 @@ PASSES = {
     "what is overdue may end now": ([BIG], HOUR, busy(-5), [1]),
     "what is long overdue never ends": ([BIG], HOUR, busy(-61), []),
     "who comes behind the head is passed with it": ([BIG, ticket(2, 4)], HOUR, busy(None), []),
-    "unless it can start now": ([BIG, ticket(2, 4, **MINUTE)], HOUR, busy(None), [2]),
+    "unless just enough is free for it": ([BIG, ticket(2, 4, **MINUTE)], HOUR, HALF, [2]),
     "which it cannot with too few free": ([BIG, ticket(2, 4, **MINUTE)], HOUR, FIVE, []),
     "nor with a limit that delays the head": (
         [BIG, ticket(2, 4, ends_within_s=7200.0)], HOUR, busy(3600), [],
@@ -154,7 +154,6 @@ def brief(number: int, gpus: int = 1, **fields: Any) -> Ticket:
     return ticket(number, gpus, **(MINUTE | fields))
 
 
-FULL, HALF = busy(*[None] * 8), busy(*[None] * 4)
 NEXT = {
     "nobody": ([], {}, None),
     "without a limit nobody passes": ([ticket(2)], busy(None), None),
