@@ -9,6 +9,7 @@ earlier one wants.
 import json
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -88,12 +89,11 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def learn_the_table(self) -> None:
         """Read from a real record what names the machine."""
-        with self.launcher.start(*MACHINE, *JOB) as process:
+        with self.launcher.start(*MACHINE, *JOB, stdin=subprocess.PIPE) as process:
             process.stdout.readline()
             (name,) = self.launcher.records()
             self.table = json.loads((self.launcher.state / name).read_bytes())["table"]
-            process.kill()
-        self.command("free", "--mine")
+            process.communicate("\n")
 
     def command(self, verb: str, *words: str, status: int = 0) -> str:
         """Run a command about the machine; return what it prints."""
@@ -166,7 +166,9 @@ class Machine(RuleBasedStateMachine):
         words = ["--only", ",".join(map(str, sorted(wants))), "-n", str(one.count)]
         words += ["--wait"] if waits else []
         words += ["-o", "queue=fifo"] if in_order else []
-        one.process = self.launcher.start(*MACHINE, *words, *JOB, stdin=-1, start_new_session=True)
+        one.process = self.launcher.start(
+            *MACHINE, *words, *JOB, stdin=subprocess.PIPE, start_new_session=True
+        )
         if self.can_start(one, self.queue):
             self.starts(one)
         elif waits:
@@ -186,7 +188,9 @@ class Machine(RuleBasedStateMachine):
         one = Launched([gpu], 1)
         one.percentage = percentage
         words = ("--share", f"{percentage}%", "--only", str(gpu))
-        one.process = self.launcher.start(*MACHINE, *words, *JOB, stdin=-1, start_new_session=True)
+        one.process = self.launcher.start(
+            *MACHINE, *words, *JOB, stdin=subprocess.PIPE, start_new_session=True
+        )
         beside = [other.percentage for other in self.holders if gpu in other.gpus]
         if gpu in self.drained or sum(beside) + percentage > 100:
             with one.process:
