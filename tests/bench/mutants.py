@@ -48,6 +48,11 @@ PLUGIN = """
 import os, subprocess, time
 import pytest
 
+try:
+    from gpulaunch import reached
+except ImportError:  # it is there while the suite is recorded
+    reached = None
+
 log = open(os.environ["MUTANTS_LOG"], "a", buffering=1)
 started = subprocess.Popen.__init__
 
@@ -61,6 +66,8 @@ subprocess.Popen.__init__ = start
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item):
     os.environ["MUTANTS_TEST"] = item.nodeid
+    if reached:
+        reached.current = item.nodeid  # for forks, whose environment is another one
     print("started", 0, item.nodeid, sep="\\t", file=log)
 
 def pytest_runtest_logreport(report):
@@ -77,10 +84,11 @@ REACHED = '''
 """Writes down which test comes by which place."""
 import os
 
+current = ""
 _seen = set()
 
 def hit(place):
-    test = os.environ.get("MUTANTS_TEST", "")
+    test = os.environ.get("MUTANTS_TEST") or current
     if (place, test) not in _seen:
         _seen.add((place, test))
         try:

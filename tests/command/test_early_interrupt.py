@@ -42,7 +42,7 @@ def interrupted(
     )
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 8, 13, 34, 80])
+@pytest.mark.parametrize("at", [1, 3, 8, 34, 80])
 def test_ctrl_c_while_loading(launcher: Launcher, at: int) -> None:
     """Whichever import Ctrl-C meets, the command dies of it without a word."""
     done = interrupted(launcher, at)

@@ -8,24 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held
+from test_table import put
 
 from gpulaunch.leases import record_file as records
 
 ALL_GPUS = (*DGX, "-n", "8")
-
-
-def plant(launcher: Launcher, name: str, content: bytes) -> int:
-    """Make a live record by hand; return the descriptor that keeps it live."""
-    descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-    os.write(descriptor, content)
-    fcntl.fcntl(
-        descriptor,
-        fcntl.F_OFD_SETLK,
-        records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0),
-    )
-    return descriptor
 
 
 def document(launcher: Launcher, prefix: str) -> dict:
@@ -61,20 +49,22 @@ def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
     assert launcher.records() == []  # the launcher's release has removed the link
 
 
-@pytest.mark.parametrize("number", [1 << 30, (1 << 30) - 1])
-def test_a_ticket_beyond_all_reason(launcher: Launcher, number: int) -> None:
+def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
     """After a forged ticket with one of the highest numbers others still queue in their order."""
     with held(launcher, *ALL_GPUS):
         with launcher.start(*VGG, "--wait", "--", "true") as waiter:
             waiter.stderr.readline()
             forged = document(launcher, "gpulaunch.ticket.") | {
                 "id": "ffffffffffff",
-                "number": number,
+                "number": 1 << 30,
             }
             waiter.kill()
             waiter.communicate()
-        descriptor = plant(
-            launcher, f"gpulaunch.ticket.{number}.ffffffffffff", json.dumps(forged).encode()
+        descriptor = put(
+            launcher,
+            f"gpulaunch.ticket.{1 << 30}.ffffffffffff",
+            json.dumps(forged).encode(),
+            live=True,
         )
         with launcher.start(*VGG, "--wait", "--", "true") as waiter:
             line = waiter.stderr.readline()
@@ -94,7 +84,9 @@ def test_a_lease_of_no_command(launcher: Launcher) -> None:
     """A forged lease without a command keeps no launch from waiting."""
     with held(launcher, *ALL_GPUS):
         forged = document(launcher, "gpulaunch.lease.") | {"id": "ffffffffffff", "command": []}
-    descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode())
+    descriptor = put(
+        launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode(), live=True
+    )
     done = launcher.run(*VGG, "--wait-timeout", "0.2s", "--", "true")
     assert (done.returncode, "Traceback" in done.stderr) == (124, False), done.stderr
     os.close(descriptor)
@@ -131,32 +123,11 @@ def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
         *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
     ) as process:
         straggler = int(process.stdout.readline())
-        descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", b"{")
+        descriptor = put(launcher, "gpulaunch.lease.ffffffffffff", b"{", live=True)
         process.communicate("\n")
         status = Path(f"/proc/{straggler}/stat")
         assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
     os.close(descriptor)
-
-
-def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path: Path) -> None:
-    """A launch with a slow decision gets its GPUs among many others, since it queues."""
-    big = tmp_path / "big.toml"
-    big.write_text(
-        'name = "big"\nsource = "made up"\n[gpus]\ncount = 12\nmodel = "GPU"\nmemory_mib = 1\n'
-        "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
-    )
-    machine = ("--topology", str(big))
-    loop = (
-        f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy "
-        "baseline -- true; done"
-    )
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(["sh", "-c", loop], env=launcher.environment, **pipes):
-        try:
-            done = launcher.run(*machine, "-n", "6", "--wait", "--wait-timeout", "20s", "-q", *SHOW)
-        finally:
-            (tmp_path / "stop").touch()
-    assert (done.returncode, len(done.stdout.split(","))) == (0, 6), done.stderr
 
 
 def test_what_a_share_may_say(launcher: Launcher) -> None:
@@ -175,7 +146,7 @@ def test_what_a_share_may_say(launcher: Launcher) -> None:
         ({"pipe_directory": f"/{'x' * 100}"}, None),
     ):
         content = json.dumps(good | {"share": good["share"] | bad}).encode()
-        descriptor = plant(launcher, f"gpulaunch.lease.{good['id']}", content)
+        descriptor = put(launcher, f"gpulaunch.lease.{good['id']}", content, live=True)
         done = launcher.run("status", *DGX, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         status = json.loads(done.stdout)

@@ -18,7 +18,7 @@ from gpulaunch.process.companion import WITNESS
 from gpulaunch.process.system import pending_signals, program_of, stat_fields
 
 COUNTS = str(Path(__file__).parents[1] / "jobs" / "counts")
-SIGNALS = ("TERM", "INT", "USR1", "HUP")
+SIGNALS = ("TERM", "USR1")
 ONE = (*DGX, "-n", "1", "--")
 
 
@@ -175,7 +175,7 @@ def test_a_killed_witness(launcher: Launcher) -> None:
         assert [each(signal.SIGTERM) for each in send] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [("gpulaunch",), ("-f", "gpulaunch"), ("-f", "jobs/[c]ounts")])
+@pytest.mark.parametrize("options", [("gpulaunch",), ("-f", "jobs/[c]ounts")])
 def test_pkill(launcher: Launcher, options: tuple[str, ...]) -> None:
     """`pkill gpulaunch` reaches the job, and neither by its name nor by the job's the witness."""
     with counting(launcher, "TERM") as launch:

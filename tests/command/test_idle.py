@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def running(launcher, *options: str) -> Iterator[subprocess.Popen[str]]:
         yield job
     finally:
         job.terminate()
-        job.communicate(timeout=50)
+        job.communicate()
 
 
 def record_of(launcher) -> Path:
@@ -64,7 +63,6 @@ def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
         record = record_of(launcher)
         os.utime(record, (0, 0))
         if answer == "idle":
-            assert select.select([job.stderr], [], [], 30)[0]
             line = job.stderr.readline()
             assert line == "gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"
             assert record.stat().st_mtime == 0

@@ -25,7 +25,9 @@ from gpulaunch.records import replace
 
 pytest_plugins = ("fake_nvml",)
 
-HOLD = "echo $$; exec sleep 60"
+DAEMON = STRAGGLERS["a daemon that has closed every descriptor"][1]
+GENERATIONS = STRAGGLERS["three generations"][1]
+HOLD = "echo $$; exec sleep 600"
 
 
 @pytest.fixture(autouse=True)
@@ -41,36 +43,32 @@ def left(launcher: Launcher, script: str, pids: int) -> Iterator[tuple[list[int]
         found,
     ):
         process.stdin.close()
-        assert process.wait(30) == 7
+        assert process.wait() == 7
         yield found, process.stderr.readline()  # what is left has stderr open, too
 
 
-@pytest.mark.parametrize(
-    ("sentence", "pids", "script"), STRAGGLERS, ids=[row[0] for row in STRAGGLERS]
-)
-def test_what_a_job_leaves_keeps_its_gpus(
-    launcher: Launcher, sentence: str, pids: int, script: str
-) -> None:
+@pytest.mark.parametrize("pids", [1, 3])
+def test_what_a_job_leaves_keeps_its_gpus(launcher: Launcher, pids: int) -> None:
     """What a job leaves goes on and keeps the lease, in one line; its end frees the GPUs."""
-    with left(launcher, script, pids) as (found, said):
-        assert alive(found) == found, sentence
+    with left(launcher, DAEMON if pids == 1 else GENERATIONS, pids) as (found, said):
+        assert alive(found) == found
         (lease,) = table(launcher)["leases"]
-        assert set(found) <= set(lease["left_over_pids"]), sentence
-        assert said.startswith("gpulaunch: warning: the job has ended, but "), sentence
+        assert set(found) <= set(lease["left_over_pids"])
+        assert said.startswith("gpulaunch: warning: the job has ended, but ")
         ends = "ends it\n" if len(lease["left_over_pids"]) == 1 else "ends them\n"
-        assert said.endswith(f"GPUs 0,2,3: 'gpulaunch free {lease['id']}' {ends}"), sentence
+        assert said.endswith(f"GPUs 0,2,3: 'gpulaunch free {lease['id']}' {ends}")
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
         with launcher.start(*ALL, "--wait", *SHOW) as waiter:
             assert "waiting as number 1" in waiter.stderr.readline()
             for pid in found:
                 os.kill(pid, signal.SIGKILL)
-            assert waiter.communicate(timeout=30)[0] == "0,1,2,3,4,5,6,7\n"
+            assert waiter.communicate()[0] == "0,1,2,3,4,5,6,7\n"
     assert launcher.records() == []
 
 
 def test_free_ends_what_a_job_left(launcher: Launcher) -> None:
     """`free` ends left-overs that have neither the record open nor a session of the job's."""
-    with left(launcher, STRAGGLERS[2][2], 1) as (found, _):
+    with left(launcher, DAEMON, 1) as (found, _):
         (lease,) = table(launcher)["leases"]
         assert free(launcher, lease["id"]).returncode == 0
         assert (alive(found), launcher.records()) == ([], [])
@@ -82,11 +80,10 @@ def test_nothing_is_said_of_what_ends_with_the_job(launcher: Launcher) -> None:
     assert (done.returncode, done.stderr, launcher.records()) == (7, "", [])
 
 
-@pytest.mark.parametrize("leftovers", ["keep", "end"])
-def test_children_of_the_shell_before_are_not_the_jobs(launcher: Launcher, leftovers: str) -> None:
+def test_children_of_the_shell_before_are_not_the_jobs(launcher: Launcher) -> None:
     """What a shell started before it execs gpulaunch goes on, and keeps no GPU."""
-    script = "sleep 60 >/dev/null 2>&1 & echo $!; exec gpulaunch --topology dgx1-v100"
-    script += f" --leftovers {leftovers} -- true"
+    script = "sleep 600 >/dev/null 2>&1 & echo $!; exec gpulaunch --topology dgx1-v100"
+    script += " --leftovers end -- true"
     done = launcher.run("-c", script, executable="/bin/sh")
     earlier = int(done.stdout)
     assert (done.returncode, done.stderr, launcher.records()) == (0, "", [])
@@ -105,25 +102,6 @@ workers[0].wait()
 """
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["launcher", "process group"])
-def test_killed_launcher_loses_no_lease(launcher: Launcher, whole_group: bool) -> None:
-    """Workers of a supervisor that closes descriptors keep their GPUs after SIGKILL."""
-    job = (sys.executable, "-Sc", SUPERVISOR)
-    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
-        (lease,) = table(launcher)["leases"]
-        if whole_group:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-            os.kill(lease["job_pid"], signal.SIGKILL)
-        assert process.wait(30) == -signal.SIGKILL
-        assert alive(workers) == workers
-        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
-        assert table(launcher)["leases"][0]["left_over_pids"] == sorted(workers)
-        process.stdin.close()
-        until(lambda: launcher.records() == [])
-
-
 def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
     """With --leftovers end a killed launcher's job goes on, and what it leaves ends with it."""
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "end"
@@ -131,7 +109,7 @@ def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
     with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
         (lease,) = table(launcher)["leases"]
         process.kill()
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
         assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
         assert alive([lease["job_pid"], *workers]) == [lease["job_pid"], *workers]
         os.kill(lease["job_pid"], signal.SIGKILL)
@@ -142,43 +120,43 @@ def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
 def test_left_overs_end_under_ci_unless_kept(launcher: Launcher) -> None:
     """With CI=true what a job leaves is ended, in one line; --leftovers keep goes on."""
     launcher.environment["CI"] = "true"
-    with left(launcher, "sleep 60 & echo $!", 1) as (found, said):
-        end = f"the job has ended, and pid {found[0]} (sleep 60) with it"
+    with left(launcher, "sleep 600 & echo $!", 1) as (found, said):
+        end = f"the job has ended, and pid {found[0]} (sleep 600) with it"
         assert said == f"gpulaunch: warning: {end}\n"
         assert (alive(found), launcher.records()) == ([], [])
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "keep"
-    with left(launcher, "sleep 60 & echo $!", 1) as (found, _):
+    with left(launcher, "sleep 600 & echo $!", 1) as (found, _):
         assert alive(found) == found
         assert len(launcher.records()) == 1
 
 
 def test_terminated_launcher_ends_what_the_job_left(launcher: Launcher) -> None:
     """TERM to the launcher asks for the end of all that its job has started."""
-    script = "sleep 60 & echo $!; read line"
+    script = "sleep 600 & echo $!; read line"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
         process.terminate()
-        assert (process.wait(30), process.stderr.read()) == (143, "")
+        assert (process.wait(), process.stderr.read()) == (143, "")
         assert (alive(found), launcher.records()) == ([], [])
 
 
 def test_nested_launch_keeps_only_its_own_gpus(launcher: Launcher) -> None:
     """A launch inside a job outlives it with its own GPUs; the others are free."""
-    script = "gpulaunch -n 1 -- sh -c 'echo $$; exec sleep 60' & read line"
+    script = "gpulaunch -n 1 -- sh -c 'echo $$; exec sleep 600' & read line"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, _):
         process.stdin.close()
-        assert process.wait(30) == 1
+        assert process.wait() == 1
         (lease,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
         assert (lease["gpus"], lease["left_over_pids"]) == ([0], None)
 
 
 def test_time_limit_counts_for_what_is_left(launcher: Launcher) -> None:
     """At the time limit left-overs are ended, and a job whose launcher was killed, too."""
-    script = "sleep 60 & echo $!; exit 7"
+    script = "sleep 600 & echo $!; exit 7"
     with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", script) as (
         process,
         found,
     ):
-        assert process.wait(30) == 7
+        assert process.wait() == 7
         wait_for_end(found[0])
         until(lambda: launcher.records() == [])
     with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", HOLD) as (process, found):
@@ -200,12 +178,12 @@ def test_companion_goes_with_the_state_directory(launcher: Launcher) -> None:
 
 def test_killed_companion_is_replaced(launcher: Launcher) -> None:
     """A companion that is killed costs nothing: at the job's end another one keeps the lease."""
-    script = "sleep 60 & echo $!; read line; exit 7"
+    script = "sleep 600 & echo $!; read line; exit 7"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
         companion = companion_of(launcher, process.pid)
         os.kill(companion, signal.SIGKILL)
         process.stdin.close()
-        assert process.wait(30) == 7
+        assert process.wait() == 7
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
         os.kill(found[0], signal.SIGKILL)
         until(lambda: launcher.records() == [])
@@ -214,29 +192,29 @@ def test_killed_companion_is_replaced(launcher: Launcher) -> None:
 def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """On real GPUs a daemon that has not used them for leftover_timeout frees them, unharmed."""
     launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.5s"
-    daemons = "for i in 1 2; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
+    daemons = "for i in 1 2; do setsid -f sh -c 'echo $$; exec sleep 600'; done; read line; exit 7"
     with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=2) as (process, found):
         at_work, idle = found
         dgx1_v100.add(f"process 0 {at_work} 300")
         process.stdin.close()
-        assert process.wait(30) == 7
+        assert process.wait() == 7
         done = launcher.run("--only", "0", "--wait", "--wait-timeout", "2.5s", "--", "true")
         assert (done.returncode, len(launcher.records())) == (124, 1)
         dgx1_v100.drop("process ")
-        assert launcher.run("--only", "0", "--wait", "--", "true", timeout=20).returncode == 0
+        assert launcher.run("--only", "0", "--wait", "--", "true").returncode == 0
         assert alive([at_work, idle]) == [at_work, idle]
 
 
 def test_status_says_since_when_and_to_what_use(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """`status` says since when left-overs hold a lease, and whether its GPUs are in use."""
-    script = "setsid -f sh -c 'echo $$; exec sleep 60'; read line"
+    script = "setsid -f sh -c 'echo $$; exec sleep 600'; read line"
     with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
         (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
         assert (lease["left_over_since"], lease["left_over_uses_gpus"]) == (None, None)
         record = launcher.state / launcher.records()[0]
         os.utime(record, (0, 0))  # as of a job that has run for long
         process.stdin.close()
-        assert process.wait(30) == 1
+        assert process.wait() == 1
         until(lambda: record.stat().st_mtime > 0)
         for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
             if use:
@@ -254,7 +232,7 @@ def test_status_copes_with_any_date(launcher: Launcher) -> None:
     with TemporaryDirectory(dir="/dev/shm") as state:  # a tmpfs bounds no dates
         launcher.state = Path(state)
         launcher.environment["GPULAUNCH_STATE_DIR"] = state
-        with left(launcher, "sleep 60 & echo $!", 1):
+        with left(launcher, "sleep 600 & echo $!", 1):
             os.utime(Path(state) / launcher.records()[0], (0, 1 << 62))
             (lease,) = table(launcher)["leases"]
             assert lease["left_over_since"] is None
@@ -265,10 +243,10 @@ def test_status_copes_with_any_date(launcher: Launcher) -> None:
 def test_job_in_the_background_of_its_session_counts_while_idle(launcher: Launcher) -> None:
     """What goes on in the job's session keeps its GPUs, also while it does not use them."""
     launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.2s"
-    script = "sleep 60 & echo $!; read line"
+    script = "sleep 600 & echo $!; read line"
     with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, _):
         process.stdin.close()
-        assert process.wait(30) == 1
+        assert process.wait() == 1
         done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1.5s", "--", "true")
         assert done.returncode == 124
 
@@ -283,7 +261,7 @@ def test_free_gives_what_a_job_left_time_to_tidy_up(launcher: Launcher, tmp_path
         (lease,) = table(launcher)["leases"]
         done = launcher.run("free", *DGX, lease["id"])
         assert done.returncode == 0, done.stderr
-        assert process.wait(30) == 143
+        assert process.wait() == 143
         assert ((tmp_path / "log").read_text(), alive(found)) == ("tidy\n", [])
     assert launcher.records() == []
 
@@ -302,7 +280,7 @@ def test_record_of_a_container_stays_small(launcher: Launcher) -> None:
 
 def test_descendants_belong_to_a_lease(launcher: Launcher) -> None:
     """A process without the record, the id or the session counts if its parent does."""
-    spawn = "import os; os.posix_spawnp('sleep', ['sleep', '60'], {}, setsid=True)"
+    spawn = "import os; os.posix_spawnp('sleep', ['sleep', '600'], {}, setsid=True)"
     with held(launcher, *VGG):
         (name,) = launcher.records()
         fd = os.open(launcher.state / name, os.O_RDONLY)

@@ -1,30 +1,61 @@
 """Launches that want GPUs at the same moment: a lost race sends nobody away while GPUs are free."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 from conftest import Launcher
 
-CROWDS = [("nvl72", 1, 20), ("nvl72", 8, 9), ("minsky-cluster", 2, 8), ("dgx1-v100", 1, 8)]
+import gpulaunch
+from gpulaunch.launch import assess
+from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
+from gpulaunch.launch.launch import Callbacks
+from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_launch import read_launch
+
+MACHINE = "dgx1-v100"
 
 
-@pytest.mark.parametrize(("machine", "gpus", "launches"), CROWDS)
+@pytest.mark.parametrize(("machine", "gpus", "launches"), [("nvl72", 8, 9), (MACHINE, 1, 8)])
 def test_all_that_fit_start_at_once(
     launcher: Launcher, machine: str, gpus: int, launches: int
 ) -> None:
     """Launches that fit together all get their GPUs, none twice, though all choose the same."""
     script = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
-    pipes = {"stdin": subprocess.PIPE}
-    crowd = [
-        launcher.start("--topology", machine, "-n", str(gpus), "--", "sh", "-c", script, **pipes)
-        for _ in range(launches)
-    ]
+    words = ("--topology", machine, "-n", str(gpus), "--", "sh", "-c", script)
+    crowd = [launcher.start(*words, stdin=subprocess.PIPE) for _ in range(launches)]
     taken = [one.stdout.readline().strip() for one in crowd]
-    said = [one.communicate("\n", timeout=60)[1] for one in crowd]
+    said = [one.communicate("\n")[1] for one in crowd]
     assert [one.returncode for one in crowd] == [0] * launches, said
     indices = [index for line in taken for index in line.split(",")]
     assert len(indices) == len(set(indices)) == gpus * launches
+
+
+@pytest.mark.parametrize(("quick_s", "tries"), [(60.0, 1), (0.0, 4)], ids=["quick", "slow"])
+def test_a_decision_under_the_lock(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, quick_s: float, tries: int
+) -> None:
+    """Who finds its choice taken decides again under the lock, a slow one after 3 tries."""
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    monkeypatch.setattr(assess, "QUICK_S", quick_s)
+    options = Options({"topology": ("topology", MACHINE)}, os.environ)
+    launch = read_launch(options, ["true"], name=None, warn=pytest.fail)
+    callbacks = Callbacks(pytest.fail, pytest.fail, pytest.fail, pytest.fail)
+    rivals = []
+
+    def prepare(*_: object) -> ThisProcess:
+        rivals.append(gpulaunch.allocate(topology=MACHINE))  # which chooses the same GPU
+        return ThisProcess()
+
+    got = acquire(launch, open_table_of(launch, pytest.fail), callbacks, prepare)
+    assert isinstance(got, Acquired)
+    owned = [*got.grant.gpus, *(gpu for rival in rivals for gpu in rival.gpus)]
+    assert (len(rivals), len(set(owned))) == (tries, tries + 1)
+    for rival in rivals:
+        rival.release()
+    got.record.close()
 
 
 WORKER = """
@@ -53,4 +84,4 @@ def test_workers_that_fit_never_queue(launcher: Launcher) -> None:
     for worker in workers:
         worker.stdin.write("\n")
         worker.stdin.flush()
-    assert [worker.communicate(timeout=60)[0] for worker in workers] == ["[]\n"] * 8
+    assert [worker.communicate()[0] for worker in workers] == ["[]\n"] * 8

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import DGX, SHOW, VGG, Launcher
 from fake_nvml import FakeNvml
-from test_forged import plant
 from test_probe import cached, discovered, link, pair, warm  # noqa: F401  a fixture
+from test_table import put
 
 pytest_plugins = ("fake_nvml",)
 
@@ -21,7 +21,7 @@ def test_root_of_little(launcher: Launcher) -> None:
     """Where root may not remove a user's dead record, as in a user namespace, launches go on."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
-    os.close(plant(launcher, "gpulaunch.lease.ffffffffffff", b"dead"))
+    os.close(put(launcher, "gpulaunch.lease.ffffffffffff", b"dead", live=True))
     os.chown(launcher.state / "gpulaunch.lease.ffffffffffff", 12345, 12345)
     os.chmod(launcher.state, 0o1777)
     os.chown(launcher.state, 12345, 12345)  # else its owner may remove what stands in it
@@ -41,7 +41,7 @@ def test_dead_ticket_with_another_users_id(launcher: Launcher) -> None:
     bells = {}
     for user_id in (12345, 12346):
         ticket_id = f"{user_id}" * 2
-        os.close(plant(launcher, f"gpulaunch.ticket.00000001.{ticket_id}", b"dead"))
+        os.close(put(launcher, f"gpulaunch.ticket.00000001.{ticket_id}", b"dead", live=True))
         os.chown(launcher.state / f"gpulaunch.ticket.00000001.{ticket_id}", 12345, 12345)
         bells[user_id] = launcher.state / f"gpulaunch.bell.{ticket_id}"
         os.mkfifo(bells[user_id])

@@ -1,7 +1,6 @@
 """Leases by the thousand with random kills, watched from outside (many_leases.py), and the queue.
 
-The long forms take 100,000 leases and 10,000 launches. To run longer:
-python tests/slow/many_leases.py --leases 1000000 --launches 100000.
+The long form takes 100,000 leases; python tests/slow/many_leases.py --leases N takes more.
 """
 
 import json
@@ -20,42 +19,22 @@ QUEUED = 20
 NOTHING = {"overlaps": 0, "lost": 0, "wrong": 0}
 
 
-def watched(leases: int, launches: int) -> dict[str, dict[str, int]]:
-    """Return what the program counts."""
-    counts = [f"--leases={leases}", f"--launches={launches}"]
-    done = subprocess.run(
-        [sys.executable, many_leases.__file__, "--json", *counts],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, (done.returncode, done.stderr)  # -14: a round hung
-    print(done.stdout, done.stderr, sep="\n")  # shown if the test fails
-    return json.loads(done.stdout)
-
-
 @pytest.mark.parametrize("count", [1_000])
 def test_leases_through_the_api(count: int) -> None:
     """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
     way and as owners, no GPU has two owners, and afterwards none is lost.
     """
-    (row,) = watched(count, 0).values()
-    assert {name: row[name] for name in ("overlaps", "lost", "wrong")} == NOTHING
+    done = subprocess.run(
+        [sys.executable, many_leases.__file__, "--json", f"--leases={count}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    row = json.loads(done.stdout)
+    assert {name: row[name] for name in NOTHING} == NOTHING, done.stderr
     assert row["leases"] >= count
     assert row["kills"] > count / 20
     assert row["kills of owners"] > count / 200
-
-
-@pytest.mark.parametrize("count", [150])
-def test_launches_by_the_command_line(count: int) -> None:
-    """While launches begin and end and SIGKILL hits launchers, jobs and whole process groups, early
-    and late, no GPU has two owners, and afterwards none is lost.
-    """
-    (row,) = watched(0, count).values()
-    assert {name: row[name] for name in ("overlaps", "lost", "wrong")} == NOTHING
-    assert row["leases"] > count / 2
-    assert row["kills"] > count / 4
-    assert row["kills of owners"] > count / 10
 
 
 @pytest.mark.parametrize("count", [QUEUED])

@@ -12,20 +12,16 @@ from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 
 TYPED = [
     ("sudo python train.py", "write 'sudo gpulaunch ... -- COMMAND'"),
-    ("/usr/bin/sudo -u bob train", "write 'sudo gpulaunch ... -- COMMAND'"),
     ("doas train", "write 'doas gpulaunch ... -- COMMAND'"),
-    ("sudo docker ps", "write 'sudo gpulaunch ... -- COMMAND'"),
     ("env -i train", "write 'env ... gpulaunch ... -- COMMAND'"),
     ("env --unset=CUDA_VISIBLE_DEVICES train", "write 'env ... gpulaunch ... -- COMMAND'"),
     ("env CUDA_VISIBLE_DEVICES=0,1 train", "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'"),
-    ("env -v B=1 CUDA_VISIBLE_DEVICES=3 train", "write 'gpulaunch -n 1 --only 3 -- COMMAND'"),
     ("bash -c 'CUDA_VISIBLE_DEVICES=0 train'", "write 'gpulaunch -n 1 --only 0 -- COMMAND'"),
     (
         "sh -ec 'cd /tmp; export CUDA_VISIBLE_DEVICES=\"0,1\"; train'",
         "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'",
     ),
     ("deepspeed --num_gpus 2 train.py", "'gpulaunch -n N -- deepspeed ... SCRIPT' without it"),
-    ("deepspeed --num_gpus=2 train.py", "'gpulaunch -n N -- deepspeed ... SCRIPT' without it"),
     (
         "deepspeed --include localhost:0,1 train.py",
         "'gpulaunch -n N -- deepspeed ... SCRIPT' without it",
@@ -56,7 +52,6 @@ def test_command_that_leaves_the_lease(line: str, want: str) -> None:
             "sudo docker container create",
         ),
         ("doas docker --context default start box", "doas docker start"),
-        ("sudo nvidia-docker run image", "sudo nvidia-docker run"),
     ],
 )
 def test_docker_through_sudo_is_refused(line: str, want: str) -> None:
@@ -83,26 +78,19 @@ def test_sudo_that_makes_no_container_is_not_refused(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "python train.py",
         "sh -c sudo",
         "sudo -E train",
         "sudo --preserve-env=CUDA_VISIBLE_DEVICES train",
         "tmux -L no-such-server new train",
-        "tmux -S /nonexistent/socket new train",
-        "env FOO=1 train",
         "env CUDA_VISIBLE_DEVICES= train",
         "env CUDA_VISIBLE_DEVICES=-1 train",
         "env train -i CUDA_VISIBLE_DEVICES=0",
         "bash -c 'echo $CUDA_VISIBLE_DEVICES'",
         "bash -c 'CUDA_VISIBLE_DEVICES=$GPU train'",
         "bash -c 'echo \"CUDA_VISIBLE_DEVICES=0\"'",
-        "bash CUDA_VISIBLE_DEVICES=0",
-        "deepspeed train.py",
         "deepspeed train.py --num_gpus 2",
         "deepspeed --master_port 29501 train.py --include all",
-        "accelerate launch train.py",
         "accelerate launch --gpu_ids all train.py",
-        "accelerate launch --gpu_ids=all train.py",
     ],
 )
 def test_command_that_stays_in_the_lease(line: str) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar, get_type_hints
 import pytest
 
 import gpulaunch
-from gpulaunch.records import OFTEN, Record, as_dict, as_list, field_names, replace
+from gpulaunch.records import OFTEN, Record, as_dict, replace
 
 T = TypeVar("T")
 
@@ -96,15 +96,6 @@ def test_equality_is_within_a_class() -> None:
     assert Empty() == Empty()
 
 
-def test_no_tuple() -> None:
-    """A record has no length, no positions, no order, and nothing to iterate over."""
-    one, other = Point(1, 2), Point(2, 3)
-    for use in (len, list, lambda point: point[0], lambda point: point < other):
-        with pytest.raises(TypeError):
-            use(one)
-    assert bool(Empty()) is True
-
-
 def test_immutable() -> None:
     """Nothing in a record can be assigned, added or deleted."""
     point = Point(1)
@@ -117,11 +108,6 @@ def test_immutable() -> None:
             change()
     assert point == Point(1)
     assert not hasattr(point, "__dict__")
-
-
-def test_shown_as_its_call() -> None:
-    """The text of a record is the call that makes it."""
-    assert repr(Box(Point(1))) == "Box(content=Point(x=1, y=0))"
 
 
 def test_replace() -> None:
@@ -144,25 +130,11 @@ def test_signature_hints_and_match() -> None:
             pytest.fail("no match")
 
 
-def test_fields_in_order() -> None:
-    """Fields are listed as the class body has them; records in them stay records."""
-    box = Box(Point(1))
-    assert field_names(Point) == ("x", "y")
-    assert as_list(Point(1, 2)) == [1, 2]
-    assert (as_list(box), as_dict(box)) == ([Point(1)], {"content": Point(1)})
-
-
 def test_copied_and_pickled() -> None:
     """A copy is equal, by any of Python's ways of copying."""
     box = Box(Point(1, 2))
     for got in (copy.copy(box), copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
         assert got == box
-
-
-def test_generic() -> None:
-    """A record with a type variable is made with and without its type."""
-    assert Box[int](1) == Box(1)
-    assert type(Box[int](1)) is Box
 
 
 def test_fields_are_not_inherited() -> None:
