@@ -19,7 +19,6 @@ import test_docker_hostile
 import test_many_leases
 import test_mps
 import test_papers
-import test_topo_aware
 from conftest import Launcher
 from engine import Engine
 from mapa import PUBLISHED
@@ -30,15 +29,6 @@ from test_crashes import documents, lease  # noqa: F401  fixtures
 pytest_plugins = ("fake_nvml",)
 
 pytestmark = pytest.mark.long
-
-
-# Placement
-
-
-@pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
-def test_what_fits_in_a_socket_is_not_split(name: str) -> None:
-    """Every set of free GPUs instead of every fourth."""
-    test_topo_aware.test_what_fits_in_a_socket_is_not_split(name, 1)
 
 
 # Killed at every step
