@@ -1,38 +1,32 @@
 """The machine as a tree of levels, distances in it, and machines as networkx graphs."""
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import pytest
+from values import cards, wired_up
 
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.levels import Distances, Level, machine_tree
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
 MACHINES = {name: load_described_machine(name)[0] for name in machine_names()}
 
 
-class Box(NamedTuple):
-    """A machine of eight cards whose paths are given by the nearest group that holds both."""
+def grouped(**groups: list[tuple[int, ...]]) -> Topology:
+    """Make eight cards whose paths are given by the nearest group that holds both."""
+    gpus = [replace(gpu, numa_node=gpu.index // 4) for gpu in cards(8)]
+    near = [(set(group), path) for path in groups for group in groups[path]]
 
-    groups: dict[str, list[tuple[int, ...]]]
+    def wire(a: int, b: int) -> Wire:
+        return Wire(next((path for group, path in near if {a, b} <= group), "SYS"))
 
-    def topology(self) -> Topology:
-        gpus = tuple(Gpu(i, f"GPU-{i}", "card", 1 << 30, numa_node=i // 4) for i in range(8))
-        near = [(set(group), path) for path, groups in self.groups.items() for group in groups]
-
-        def wire(a: int, b: int) -> Wire:
-            return Wire(next((path for group, path in near if {a, b} <= group), "SYS"))
-
-        return Topology("box", gpus, wired(gpus, wire), "made up")
+    return wired_up(gpus, wire)
 
 
-NESTED = Box(
-    {"PIX": [(0, 1)], "PXB": [(0, 1, 2)], "PHB": [(0, 1, 2, 3)], "NODE": [(0, 1, 2, 3, 4, 5)]}
-).topology()
+NESTED = grouped(PIX=[(0, 1)], PXB=[(0, 1, 2)], PHB=[(0, 1, 2, 3)], NODE=[(0, 1, 2, 3, 4, 5)])
 
 
 def outline(level: Level):
@@ -40,41 +34,20 @@ def outline(level: Level):
     return level.gpus[0] if level.kind == "GPU" else (level.kind, *map(outline, level.children))
 
 
-OUTLINES = [
-    (
-        "dgx1-v100",
-        (
-            "machine",
-            ("socket", ("switch", 0, 1), ("switch", 2, 3)),
-            ("socket", ("switch", 4, 5), ("switch", 6, 7)),
-        ),
+OUTLINES = {
+    "summit": ("machine", ("socket", 0, 1, 2), ("socket", 3, 4, 5)),
+    "dgx1-v100": (
+        "machine",
+        ("socket", ("switch", 0, 1), ("switch", 2, 3)),
+        ("socket", ("switch", 4, 5), ("switch", 6, 7)),
     ),
-    ("summit", ("machine", ("socket", 0, 1, 2), ("socket", 3, 4, 5))),
-    ("power8-minsky", ("machine", ("socket", 0, 1), ("socket", 2, 3))),
-    ("pcie-4gpu-workstation", ("machine", ("socket", 0, 1), ("socket", 2, 3))),
-    (
-        "dgx2",
-        (
-            "machine",
-            *(
-                (
-                    "socket",
-                    *(
-                        ("switch", ("switch", i, i + 1), ("switch", i + 2, i + 3))
-                        for i in (first, first + 4)
-                    ),
-                )
-                for first in (0, 8)
-            ),
-        ),
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(("name", "want"), OUTLINES, ids=[name for name, _ in OUTLINES])
-def test_levels_of_known_machines(name, want):
+@pytest.mark.parametrize("name", OUTLINES)
+def test_levels_of_known_machines(name):
     """A machine has its sockets below it, these their switches, and these their GPUs."""
-    assert outline(machine_tree(MACHINES[name])) == want
+    assert outline(machine_tree(MACHINES[name])) == OUTLINES[name]
 
 
 def test_every_level_nests_in_the_next():
@@ -86,7 +59,7 @@ def test_every_level_nests_in_the_next():
 @pytest.mark.parametrize(("path", "want"), [("PIX", 2), ("PXB", 4), ("PHB", 8), ("NODE", 16)])
 def test_machine_of_one_level(path, want):
     """Where all GPUs meet at one level, the machine is that level and has its distance."""
-    tree = machine_tree(Box({path: [tuple(range(8))]}).topology())
+    tree = machine_tree(grouped(**{path: [tuple(range(8))]}))
     assert (outline(tree), tree.path, Distances(tree).between(0, 7)) == (
         ("machine", *range(8)),
         path,
@@ -96,7 +69,7 @@ def test_machine_of_one_level(path, want):
 
 def test_paths_that_contradict_each_other():
     """Where 0 is near 1 and 1 near 2, but 0 is said to be far from 2, the three make one group."""
-    tree = machine_tree(Box({"PIX": [(0, 1), (1, 2)]}).topology())
+    tree = machine_tree(grouped(PIX=[(0, 1), (1, 2)]))
     assert outline(tree) == ("machine", ("socket", 0, 1, 2), 3, 4, 5, 6, 7)
 
 
@@ -108,13 +81,12 @@ def test_sockets_are_named_by_numa_node():
 
 def test_instances_of_a_card_are_a_level():
     """MIG instances hang on their card, which hangs where the card does."""
-    whole = Gpu(0, "GPU-0", "A100", 1 << 30)
+    (whole,) = cards(1)
     parts = [
         replace(whole, index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
         for i in range(2)
     ]
-    gpus = (whole, *parts)
-    tree = machine_tree(Topology("mig", gpus, wired(gpus, lambda *_: Wire("PHB")), "made up"))
+    tree = machine_tree(wired_up([whole, *parts], lambda *_: Wire("PHB")))
     assert (outline(tree), Distances(tree).between(200, 201)) == (
         ("machine", 0, ("card", 200, 201)),
         2,
