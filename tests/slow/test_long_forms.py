@@ -89,9 +89,10 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
     test_papers.test_quartiles_of_the_published_simulator(found, machine)
 
 
-def test_all_six_job_files(found: dict[str, Reproduction]) -> None:
+@pytest.mark.parametrize("machine", PUBLISHED)
+def test_quirks_of_the_published_simulator(machine: str) -> None:
     """Machines of 16 GPUs besides the DGX-1."""
-    test_papers.test_all_six_job_files(found, list(PUBLISHED))
+    test_papers.test_quirks_of_the_published_simulator(machine)
 
 
 def test_table_3(found: dict[str, Reproduction]) -> None:

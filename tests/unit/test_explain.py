@@ -31,8 +31,8 @@ WON = {
         *("dgx1-v100", EIGHT, 3, True),
         ("effective_bandwidth",),
         (
-            "0,2-3: the most effective bandwidth (60 GB/s); 1-3 is equal in all, 0,2-3 has the lower "
-            "indices"
+            "0,2-3: the most effective bandwidth (60 GB/s); 1-3 is equal in all, 0,2-3 has the "
+            "lower indices"
         ),
     ),
     "the first score": (
@@ -44,16 +44,16 @@ WON = {
         *("dgx1-v100", (3, 5, 6, 7), 2, True),
         ("effective_bandwidth", "lasting_bandwidth"),
         (
-            "5-6: the most effective bandwidth (40 GB/s); 6-7 has as much, but less lasting bandwidth "
-            "(434 instead of 447 GB/s)"
+            "5-6: the most effective bandwidth (40 GB/s); 6-7 has as much, but less lasting "
+            "bandwidth (434 instead of 447 GB/s)"
         ),
     ),
     "sockets": (
         *("dgx-a100", (0, 2, 3), 2, True),
         ("effective_bandwidth", "sockets"),
         (
-            "2-3: the most effective bandwidth (240 GB/s); 0,2 has as much, but on 2 sockets instead "
-            "of 1"
+            "2-3: the most effective bandwidth (240 GB/s); 0,2 has as much, but on 2 sockets "
+            "instead of 1"
         ),
     ),
     "what others have begun": (

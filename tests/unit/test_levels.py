@@ -100,29 +100,25 @@ def test_nearer_is_shorter():
     assert got == [0, 2, 1 + 2 + 2, 1 + 2 + 4 + 4, 1 + 2 + 4 + 8 + 8, 1 + 2 + 4 + 8 + 20 + 20]
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_distance_follows_the_path(name):
+def test_distance_follows_the_path():
     """In every machine a pair with a nearer path is nearer, whatever other levels lie between."""
-    topology = MACHINES[name]
-    tree = machine_tree(topology)
     order = ["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
-    reach: dict[int, list[int]] = {}
-    for link in topology.links:
-        reach.setdefault(order.index(link.path), []).append(Distances(tree).between(link.b, link.a))
-    ranges = [(min(reach[i]), max(reach[i])) for i in sorted(reach)]
-    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    for name, topology in MACHINES.items():
+        distances = Distances(machine_tree(topology))
+        reach: dict[int, list[int]] = {}
+        for link in topology.links:
+            found = reach.setdefault(order.index(link.path), [])
+            found.append(distances.between(link.b, link.a))
+        ranges = [(min(reach[i]), max(reach[i])) for i in sorted(reach)]
+        assert all(before[1] < after[0] for before, after in pairwise(ranges)), name
 
 
 def test_distances_of_the_published_machine():
     """On Minsky, as published, a socket's GPUs are at 1, others at what the sockets' edges say."""
-    tree = machine_tree(MACHINES["power8-minsky"])
-    far = {Distances(tree).between(a, b) for a in (0, 1) for b in (2, 3)}
-    assert (
-        Distances(tree).between(0, 1),
-        Distances(tree).between(2, 3),
-        len(far),
-        far.pop() > 40,
-    ) == (1, 1, 1, True)
+    distances = Distances(machine_tree(MACHINES["power8-minsky"]))
+    assert distances.between(0, 1) == distances.between(2, 3) == 1
+    (far,) = {distances.between(a, b) for a in (0, 1) for b in (2, 3)}
+    assert far > 40
 
 
 # Machines as graphs
@@ -131,20 +127,10 @@ def test_distances_of_the_published_machine():
 def test_attributes_are_scalars():
     """A graph's attributes have our fields' names, are scalars, and leave out what is unknown."""
     graph = MACHINES["dgx1-v100"].to_networkx()
-    assert graph.graph["name"] == "dgx1-v100"
-    assert graph.nodes[0]["cpuset"] == "0-19,40-59"
+    assert (graph.graph["name"], graph.nodes[0]["cpuset"]) == ("dgx1-v100", "0-19,40-59")
     assert "pci_address" not in graph.nodes[0]
-    got = {
-        name: graph.edges[0, 3][name]
-        for name in ("path", "nvlink_count", "kind", "bandwidth_gb_per_s", "weight")
-    }
-    assert got == {
-        "path": "NVL",
-        "nvlink_count": 2,
-        "kind": "nvlink",
-        "bandwidth_gb_per_s": 50.0,
-        "weight": 50.0,
-    }
+    want = {"path": "NVL", "nvlink_count": 2, "kind": "nvlink", "weight": 50.0}
+    assert graph.edges[0, 3].items() >= want.items()
     kinds = {type(value) for _, values in graph.nodes(data=True) for value in values.values()}
     assert kinds == {str, int, float}
 
@@ -154,11 +140,5 @@ def test_instance_in_a_graph():
     mig = Mig(5, "GPU-5", 1, "1g.5gb")
     gpus = (Gpu(mig_index(5, 1), "M1", "A100", 1 << 30, mig=mig),)
     graph = Topology("odd", gpus, (), "NVML").to_networkx()
-    assert dict(graph.nodes) == {
-        601: {
-            "uuid": "M1", "model": "A100", "memory_bytes": 1 << 30, "pcie_generation": 0,
-            "pcie_width": 0, "nvlink_version": 0, "nvswitch_links": 0, "cpu_nvlinks": 0,
-            "nvlink_gb_per_s": 0.0, "host_gb_per_s": 0.0, "node": 0,
-            "mig_card": 5, "mig_card_uuid": "GPU-5", "mig_instance": 1, "mig_profile": "1g.5gb",
-        }
-    }  # fmt: skip
+    want = {"mig_card": 5, "mig_card_uuid": "GPU-5", "mig_instance": 1, "mig_profile": "1g.5gb"}
+    assert graph.nodes[601].items() >= want.items()

@@ -23,8 +23,8 @@ from gpulaunch.decide.placement.place import Candidate, Placement, place, rankin
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import Distances, machine_tree
-from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.machine.link import Wire
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 
@@ -186,16 +186,6 @@ class Machine:
     def mapa(self, sets: Sequence[Gpus]) -> list[int]:
         return [eq_2([int(self.nvlinks[hop]) for hop in ring]) for ring in self.rings(sets)]
 
-    def measured(self, sets: Sequence[Gpus]) -> list[int]:
-        known = {
-            tuple(sorted(one.ring)): micro(one.all_reduce_gb_per_s)
-            for one in self.topology.measured
-        }
-        kinds = [tuple(sorted(self.name[hop] for hop in ring)) for ring in self.rings(sets)]
-        return [
-            known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)
-        ]
-
     @cached_property
     def by_links(self) -> "Machine":
         """With pairs of the same bandwidth told apart by their number of NVLinks."""
@@ -203,29 +193,6 @@ class Machine:
         counts = ((self.nvlinks > 1) * 1000) + (self.nvlinks == 1)
         other.weight = self.weight * 1_000_000 + counts
         return other
-
-    @cached_property
-    def calibrated(self) -> "Machine":
-        """With links of each class as fast as two GPUs were measured that it joins."""
-        known = {
-            one.ring[0]: one.all_reduce_gb_per_s
-            for one in self.topology.measured
-            if len(one.ring) == 1
-        }
-        links = tuple(
-            replace(
-                link,
-                **{
-                    "nvlink_planned_gb_per_s" if link.nvlink_count else "pcie_gb_per_s": known[
-                        link.name
-                    ]
-                },
-            )
-            if link.name in known
-            else link
-            for link in self.topology.links
-        )
-        return Machine(replace(self.topology, links=links, measured=()))
 
     def bandwidth(self, model: str, sets: Sequence[Gpus]) -> dict[Gpus, int]:
         key = model, tuple(sets)
@@ -511,29 +478,7 @@ def random_topology(rng: random.Random, count: int) -> Topology:
             return Wire("NET", pcie_gb_per_s=1.25)
         return Wire(path[a, b], 0 if {a, b} <= into_switch.keys() else nvlinks[a, b])
 
-    topology = Topology("test", gpus, wired(gpus, wire), "a test")
-    return (
-        topology
-        if uneven or instances  # those have the same names of links, but no bandwidth
-        else replace(topology, measured=random_measurements(rng, Machine(topology)))
-    )
-
-
-def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured, ...]:
-    """Draw what some sets carry, by the links of their rings; the slowest link stands last."""
-    weight = {machine.name[pair]: -int(machine.weight[pair]) for pair in machine.name}
-    found = {}
-    for _ in range(rng.randrange(8) if len(machine.indices) > 1 else 0):
-        gpus = sorted(
-            rng.sample(
-                range(len(machine.indices)), rng.randrange(2, min(5, len(machine.indices) + 1))
-            )
-        )
-        names = [machine.name[hop] for hop in machine.rings([tuple(gpus)])[0]]
-        found[tuple(sorted(names, key=lambda name: (weight[name], name)))] = (
-            rng.randrange(4, 120) / 2
-        )
-    return tuple(Measured(ring, figure) for ring, figure in found.items())
+    return wired_up(gpus, wire)
 
 
 def random_pattern(rng: random.Random, ranks: int) -> Pattern:
@@ -597,7 +542,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
 
 
 POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
-MODELS = ["cut", "mapa", "measured"]
+MODELS = ["cut", "mapa"]
 
 
 def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
