@@ -1,7 +1,7 @@
 """Problems of mapping: the 17 patterns and two clusters of magc-2016 VI, larger and small ones."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations, product
 from random import Random
 
@@ -47,13 +47,6 @@ def problem(
     assert cpu
     assert gpu
     return MappingProblem(cluster, shuffled(cpu, seed), shuffled(gpu, seed))
-
-
-def problems(cluster: Cluster, shuffles: int, ranks: int = 64) -> Iterator[MappingProblem]:
-    """Yield the problems of all pairs, in order and with ranks shuffled so many times."""
-    for pair in PAIRS:
-        for seed in (None, *range(shuffles)):
-            yield problem(cluster, pair, ranks, seed)
 
 
 def larger(fans: Sequence[int], gb_per_s: Sequence[float]) -> Cluster:

@@ -1,21 +1,21 @@
-"""Values that tests build: a small machine, requests, leases and tickets.
+"""Values that tests build: small machines, placement problems, requests, leases and tickets.
 
 Everything that a test does not name is filled in, and does not matter to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import pytest
 
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
@@ -36,14 +36,47 @@ def uuids(indices: Iterable[int]) -> tuple[str, ...]:
     return tuple(f"GPU-{index}" for index in indices)
 
 
+def card(
+    nvlink_version: int, compute_capability: str, pcie_generation: int, pcie_width: int = 16
+) -> dict[str, Any]:
+    """Return the facts of a model of GPUs that bandwidths depend on."""
+    return {
+        "nvlink_version": nvlink_version,
+        "compute_capability": compute_capability,
+        "pcie_generation": pcie_generation,
+        "pcie_width": pcie_width,
+    }
+
+
+V100, A100, H100 = card(2, "7.0", 3), card(3, "8.0", 4), card(4, "9.0", 5)
+
+
+def cards(count: int, **facts: Any) -> list[Gpu]:
+    """Make GPUs of 16 GiB."""
+    return [Gpu(i, uuid, "test", 16 << 30, **facts) for i, uuid in enumerate(uuids(range(count)))]
+
+
+def wired_up(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire], name: str = "test") -> Topology:
+    """Make a machine of GPUs, given what joins each two of them by index, the lower first."""
+    return Topology(name, tuple(gpus), wired(gpus, wire), "a test")
+
+
 def box(count: int = 8) -> Topology:
-    """Make a machine of GPUs of 16 GiB that all meet alike."""
-    gpus = tuple(
-        Gpu(index=i, uuid=uuid, model="test", memory_bytes=16 << 30)
-        for i, uuid in enumerate(uuids(range(count)))
-    )
-    links = tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2))
-    return Topology("box", gpus, links, "a test")
+    """Make a machine of GPUs that all meet alike."""
+    return wired_up(cards(count), lambda *_: Wire("PHB"), "box")
+
+
+def posed(
+    topology: Topology,
+    count: int,
+    pattern: str = "ring",
+    free: Sequence[int] | None = None,
+    **fields: Any,
+) -> PlacementProblem:
+    """Pose the problem of a sensitive job that may have any of the free GPUs."""
+    free = [gpu.index for gpu in topology.gpus] if free is None else free
+    defaults = {"admitted": free, "pattern": PATTERNS[pattern], "sensitive": True, "model": "cut"}
+    return PlacementProblem(topology, free=free, count=count, **{**defaults, **fields})
 
 
 def request(gpus: int | None = 1, **fields: Any) -> Request:

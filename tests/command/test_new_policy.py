@@ -3,7 +3,6 @@
 import json
 import runpy
 import subprocess
-import sys
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -31,25 +30,11 @@ ROW = Policy(
     compares_machines_by=("fewest_free_gpus",),
 )
 
-# gpulaunch, as it would be if the row stood in policies.py
-SCRIPT = f"""\
-#!{sys.executable}
-import sys
-sys.path += [{str(Path(__file__).parent)!r}, {str(ROOT / "tests")!r}]
-from test_new_policy import POLICIES, ROW
-POLICIES["spread"] = ROW
-from gpulaunch.__main__ import main
-main()
-"""
-
 
 @pytest.fixture
-def spreader(launcher: Launcher, tmp_path: Path) -> Launcher:
-    """Return a launcher that knows the policy."""
-    path = tmp_path / "spreader"
-    path.write_text(SCRIPT)
-    path.chmod(0o755)
-    launcher.script = str(path)
+def spreader(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    """Return a launcher that knows the policy: its forks have the row."""
+    monkeypatch.setitem(POLICIES, "spread", ROW)
     return launcher
 
 

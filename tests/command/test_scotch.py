@@ -7,7 +7,6 @@ from mapping_problems import (
     larger,
     maximum,
     problem,
-    problems,
     small_problems,
     switch,
 )
@@ -34,7 +33,8 @@ def test_auto_maps_every_problem(case: MappingProblem) -> None:
 @needs_scotch
 def test_heuristic_and_scotch_reach_the_same_congestion() -> None:
     """On cluster A, MAGC's heuristic and Scotch have the same worst link (Figure 4)."""
-    for case in problems(load_cluster("magc-a"), 0):
+    for pair in ("2D-3D", "COL-2D weighted", "3D-COL"):
+        case = problem(load_cluster("magc-a"), pair)
         assert maximum("magc", case) == pytest.approx(maximum("magc_scotch", case))
 
 

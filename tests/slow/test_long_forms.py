@@ -18,7 +18,6 @@ import test_docker_hostile
 import test_many_leases
 import test_mps
 import test_papers
-import test_topo_aware
 from conftest import Launcher
 from engine import Engine
 from mapa import PUBLISHED
@@ -29,15 +28,6 @@ from test_crashes import documents, lease  # noqa: F401  fixtures
 pytest_plugins = ("fake_nvml",)
 
 pytestmark = pytest.mark.long
-
-
-# Placement
-
-
-@pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
-def test_what_fits_in_a_socket_is_not_split(name: str) -> None:
-    """Every set of free GPUs instead of every fourth."""
-    test_topo_aware.test_what_fits_in_a_socket_is_not_split(name, 1)
 
 
 # Killed at every step
@@ -98,9 +88,10 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
     test_papers.test_quartiles_of_the_published_simulator(found, machine)
 
 
-def test_all_six_job_files(found: dict[str, Reproduction]) -> None:
+@pytest.mark.parametrize("machine", PUBLISHED)
+def test_quirks_of_the_published_simulator(machine: str) -> None:
     """Machines of 16 GPUs besides the DGX-1."""
-    test_papers.test_all_six_job_files(found, list(PUBLISHED))
+    test_papers.test_quirks_of_the_published_simulator(machine)
 
 
 def test_table_3(found: dict[str, Reproduction]) -> None:

@@ -1,6 +1,5 @@
 """The papers' figures: the simulator's are near those of the paper or its published code."""
 
-import json
 import re
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
     assert fmean(default) > fmean(greedy)
 
 
-@pytest.mark.parametrize("machine", mapa.PUBLISHED)
+@pytest.mark.parametrize("machine", ["dgx1-v100"])
 def test_quirks_of_the_published_simulator(machine: str) -> None:
     """Without quirks it is our replay of Algorithm 1, with all of them it has its published
     quartiles.
@@ -96,20 +95,6 @@ def test_quirks_of_the_published_simulator(machine: str) -> None:
         assert row.ours == pytest.approx(row.theirs, abs=0.051), row  # published with one decimal
 
 
-@pytest.mark.parametrize("machines", [["dgx1-v100"]], ids=["dgx1-v100"])
-def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[str]) -> None:
-    """Quartiles of five policies are there for the sets of 100 and of 300 jobs, on each machine."""
-    parts = found["mapa-fig13"].parts[1:3]
-    if len(machines) > 1:
-        parts += tuple(part for part in found["mapa-fig18"].parts if "quirks" not in part.title)
-    assert [(part.title.split(",")[0], part.title.split()[-2]) for part in parts] == [
-        (machine, size) for machine in machines for size in ("100", "300")
-    ]
-    assert all(
-        len(part.rows) == 5 * 5 and None not in [row.ours for row in part.rows] for part in parts
-    )
-
-
 @pytest.mark.parametrize(("near", "better_in"), [(0.04, ("75 %", "throughput"))], ids=["few sets"])
 def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequence[str]) -> None:
     """With run times by bandwidth the tail is shorter, as in the paper, most with the default."""
@@ -122,15 +107,14 @@ def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequenc
         assert default >= got[f"preserve-paper {what}"][1], what
 
 
-def test_fragmentation_of_figure_4(found: dict[str, Reproduction]) -> None:
-    """Under baseline three quarters of the 3-GPU jobs lose a fifth of the ideal bandwidth."""
+def test_figures_4_and_12(found: dict[str, Reproduction]) -> None:
+    """Under baseline three quarters of the 3-GPU jobs lose a fifth of the ideal bandwidth.
+
+    How far Eq. 2 is from the cut model agrees with an earlier count by hand.
+    """
     theirs, ours = rows(found["mapa-fig4"])["share of 3-GPU jobs that lose 20 % or more"]
     assert (theirs, ours) == (0.75, pytest.approx(0.75, abs=0.08))
-
-
-def test_equation_2_beside_the_cut(found: dict[str, Reproduction]) -> None:
-    """How far Eq. 2 is from the cut model agrees with an earlier count by hand."""
-    for theirs, ours in list(rows(found["mapa-fig12"], "by their best ring").values()):
+    for theirs, ours in rows(found["mapa-fig12"], "by their best ring").values():
         assert ours == pytest.approx(theirs, abs=0.25)
 
 
@@ -210,17 +194,9 @@ def agreeing(found: dict[str, Reproduction]) -> set[str]:
     }
 
 
-def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as docs/results/reproductions.md says."""
-    command = [sys.executable, "examples/papers/reproduce.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_the_program() -> None:
-    """`reproduce.py NAME` prints paper, ours and ratio, as Markdown or as JSON."""
-    lines = reproduce("topo-fig8").stdout.splitlines()
-    assert lines[0].startswith("## topo-aware-sc17 Figure 8: six jobs")
-    assert "| best-fit | 461.7 | 440 | 0.953 |" in lines
-    document = json.loads(reproduce("mapa-fig16", "--json").stdout)
-    assert document["name"] == "mapa-fig16"
-    assert document["parts"][0]["rows"][0]["theirs"] == 3.0
+    """`reproduce.py NAME` prints paper, ours and ratio, as docs/results/reproductions.md says."""
+    command = [sys.executable, "examples/papers/reproduce.py", "topo-fig8"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("## topo-aware-sc17 Figure 8: six jobs")
+    assert "| best-fit | 461.7 | 440 | 0.953 |" in done.stdout.splitlines()

@@ -26,12 +26,12 @@ def test_a_new_command_is_one_module_and_one_row(
         main.run(["greet", "--", "true"])
 
 
-@pytest.mark.parametrize("word", OTHER_NAMES)
-def test_other_names(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:
     """A command's other name is that command, and its help is that one's."""
-    helps = []
-    for words in ([word, "--help"], [OTHER_NAMES[word], "--help"], ["help", word]):
-        assert main.run(words) == 0
-        helps.append(capsys.readouterr().out)
-    assert helps == [helps[1]] * 3
-    assert helps[1].startswith(f"usage: gpulaunch {OTHER_NAMES[word]} ")
+    for word, name in OTHER_NAMES.items():
+        helps = []
+        for words in ([word, "--help"], [name, "--help"], ["help", word]):
+            assert main.run(words) == 0
+            helps.append(capsys.readouterr().out)
+        assert helps == [helps[1]] * 3
+        assert helps[1].startswith(f"usage: gpulaunch {name} ")

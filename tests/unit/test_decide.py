@@ -2,295 +2,149 @@
 
 from collections.abc import Sequence
 
-import pytest
-from values import box, lease, request, ticket, uuids
+from values import box, cases, lease, machine, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
-from gpulaunch.decide.request import Constraint
+from gpulaunch.decide.decision import Decision, Grant, Situation
+from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
-from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.records import replace
 
-
-def only(*indices: int) -> Constraint:
-    return Constraint(f"--only {','.join(map(str, indices))}", frozenset(uuids(indices)))
-
-
-def outside(**users: str) -> list[OutsideUse]:
-    """Make uses outside gpulaunch from gpu3="who"."""
-    return [OutsideUse(gpu.replace("gpu", "GPU-"), who) for gpu, who in users.items()]
+ALL = tuple(range(8))
+DGX1 = machine("dgx1-v100")
 
 
-def outcome(decision: Decision) -> tuple[object, ...]:
-    """Return kind and reason, and of a grant the GPUs too."""
-    gpus = (decision.placement.gpus,) if isinstance(decision, Grant) else ()
-    return (type(decision), decision.reason, *gpus)
+def asking(gpus: int | None, *only: int) -> Request:
+    """Ask for GPUs of a box, if so said of some of them only."""
+    text = f"--only {','.join(map(str, only))}"
+    return request(gpus, constraints=(Constraint(text, frozenset(uuids(only))),) if only else ())
 
 
-ALICE = "pid 4123, alice"
+def alice(*gpus: int) -> list[OutsideUse]:
+    """Return what Alice uses outside gpulaunch."""
+    return [OutsideUse(uuid, "pid 4123, alice") for uuid in uuids(gpus)]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "gpus", "constraints", "leases", "in_use", "want"),
-    [
+def outcome(decision: Decision) -> tuple[int, ...] | str:
+    """Return the GPUs of a grant; else "Wait: " or "Refuse: " and the reason."""
+    if isinstance(decision, Grant):
+        return decision.placement.gpus
+    return f"{type(decision).__name__}: {decision.reason}"
+
+
+DECISIONS = {
+    "what is leased is passed over": (asking(2), [(0, 2)], [], (1, 3)),
+    "so is what a constraint leaves out": (asking(1, 5), [], [], (5,)),
+    "a wait counts who has the GPUs": (
+        *(asking(4), [(0, 1, 2), (3, 4)], alice(5)),
         (
-            "an idle machine grants",
-            2,
-            [],
-            [],
-            {},
-            (Grant, "lowest indices of 28 candidates", (0, 1)),
+            "Wait: 4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside "
+            "gpulaunch (pid 4123, alice)"
         ),
+    ),
+    "a user of several GPUs is named once": (
+        *(asking(8), [], alice(1, 6)),
         (
-            "what is leased is passed over",
-            2,
-            [],
-            [(0, 2)],
-            {},
-            (Grant, "lowest indices of 15 candidates", (1, 3)),
+            "Wait: 8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, "
+            "alice)"
         ),
-        (
-            "so is what a constraint leaves out",
-            1,
-            [only(5)],
-            [],
-            {},
-            (Grant, "the only choice", (5,)),
-        ),
-        ("all eight", 8, [], [], {}, (Grant, "the only choice", tuple(range(8)))),
-        (
-            "a wait counts who has the GPUs",
-            4,
-            [],
-            [(0, 1, 2), (3, 4)],
-            {"gpu5": ALICE},
-            (
-                Wait,
-                (
-                    "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside "
-                    "gpulaunch (pid 4123, alice)"
-                ),
-            ),
-        ),
-        (
-            "a user of several GPUs is named once",
-            8,
-            [],
-            [],
-            {"gpu1": ALICE, "gpu6": ALICE},
-            (
-                Wait,
-                (
-                    "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, "
-                    "alice)"
-                ),
-            ),
-        ),
-        (
-            "outside use of a leased GPU is the lease's",
-            8,
-            [],
-            [(1,)],
-            {"gpu1": ALICE},
-            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
-        ),
-        ("nine of eight", 9, [], [], {}, (Refuse, "9 GPUs requested: box has 8")),
-        (
-            "more than a constraint admits",
-            3,
-            [only(0, 1)],
-            [],
-            {},
-            (Refuse, "3 GPUs requested: 2 of box's 8 satisfy --only 0,1"),
-        ),
-        ("all of an idle machine", None, [], [], {}, (Grant, "the only choice", tuple(range(8)))),
-        (
-            "all while one is busy",
-            None,
-            [],
-            [(7,)],
-            {},
-            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
-        ),
-        (
-            "all that a constraint admits, whoever has the rest",
-            None,
-            [only(2, 3)],
-            [(0, 1)],
-            {"gpu4": ALICE},
-            (Grant, "the only choice", (2, 3)),
-        ),
-        (
-            "all of none",
-            None,
-            [Constraint("--gpu-model T4", frozenset(), "they are V100")],
-            [],
-            {},
-            (Refuse, "every GPU requested: 0 of box's 8 satisfy --gpu-model T4: they are V100"),
-        ),
-    ],
-)
+    ),
+    "outside use of a leased GPU is the lease's": (
+        *(asking(8), [(1,)], alice(1)),
+        "Wait: 8 GPUs requested: 7 of 8 are free, 1 is leased",
+    ),
+    "what the machine has not got does not count": (asking(8), [(98,)], alice(99), ALL),
+    "more than a constraint admits": (
+        *(asking(3, 0, 1), [], []),
+        "Refuse: 3 GPUs requested: 2 of box's 8 satisfy --only 0,1",
+    ),
+    "all that a constraint admits, whoever has the rest": (
+        *(asking(None, 2, 3), [(0, 1)], alice(4)),
+        (2, 3),
+    ),
+    "all while one is busy": (
+        *(asking(None), [(7,)], []),
+        "Wait: 8 GPUs requested: 7 of 8 are free, 1 is leased",
+    ),
+    "all of none": (
+        *(asking(None, 9), [], []),
+        "Refuse: every GPU requested: 0 of box's 8 satisfy --only 9",
+    ),
+    "the most of a range": (replace(asking(4), least_gpus=2), [], [], (0, 1, 2, 3)),
+    "else what is free": (replace(asking(4), least_gpus=2), [range(5)], [], (5, 6, 7)),
+    "under the least of a range it waits for that": (
+        *(replace(asking(5), least_gpus=3), [range(6)], []),
+        "Wait: at least 3 GPUs requested: 2 of 8 are free, 6 are leased",
+    ),
+    "more than the least that can ever be": (
+        *(replace(asking(12), least_gpus=9), [], []),
+        "Refuse: at least 9 GPUs requested: box has 8",
+    ),
+    "the most of a range is cut to the machine": (replace(asking(12), least_gpus=7), [], [], ALL),
+}
+
+
+@cases(DECISIONS, "asked", "leases", "in_use", "want")
 def test_decision(
-    sentence: str,
-    gpus: int | None,
-    constraints: Sequence[Constraint],
-    leases: Sequence[tuple[int, ...]],
-    in_use: dict[str, str],
-    want: tuple[object, ...],
+    asked: Request,
+    leases: Sequence[Sequence[int]],
+    in_use: Sequence[OutsideUse],
+    want: tuple[int, ...] | str,
 ) -> None:
-    """A request is granted, has to wait or is refused, with the reason in these words."""
     held = [lease(f"lease-{number}", *indices) for number, indices in enumerate(leases)]
-    decision = decide(
-        request(gpus, constraints=constraints), Situation(box(), held, outside(**in_use))
-    )
-    assert outcome(decision) == want, sentence
+    assert outcome(decide(asked, Situation(box(), held, in_use))) == want
 
 
 OUTER = lease("outer", 0, 1, 2, 3)
 INNER = lease("inner", 1, 2, within=OUTER)
 INNERMOST = lease("innermost", 2, within=INNER)
 STRANGER = lease("stranger", 6, 7)
+INSIDE = {
+    "all of a lease is that lease's GPUs": (None, [OUTER, STRANGER], OUTER, (0, 1, 2, 3)),
+    "a choice is made inside the lease": (2, [OUTER, STRANGER], OUTER, (0, 1)),
+    "more than the lease has": (
+        *(5, [OUTER], OUTER),
+        "Refuse: 5 GPUs requested: lease outer has 4",
+    ),
+    "what a child has is not there": (
+        *(3, [OUTER, INNER], OUTER),
+        "Wait: 3 GPUs requested: 2 of 4 are free, 2 are leased",
+    ),
+    "what a child leaves is": (2, [OUTER, INNER], OUTER, (0, 3)),
+    "three deep": (1, [INNERMOST, STRANGER, OUTER, INNER], INNERMOST, (2,)),
+    "a grandchild whose parent has ended still has its GPU": (
+        *(4, [OUTER, INNERMOST], OUTER),
+        "Wait: 4 GPUs requested: 3 of 4 are free, 1 is leased",
+    ),
+    "a child that outlives its parent has its GPUs against everybody": (
+        *(7, [INNER], None),
+        "Wait: 7 GPUs requested: 6 of 8 are free, 2 are leased",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("sentence", "gpus", "constraints", "leases", "within", "want"),
-    [
-        (
-            "all of a lease is that lease's GPUs",
-            None,
-            [],
-            [OUTER, STRANGER],
-            OUTER,
-            (Grant, "the only choice", (0, 1, 2, 3)),
-        ),
-        (
-            "a choice is made inside the lease",
-            2,
-            [],
-            [OUTER, STRANGER],
-            OUTER,
-            (Grant, "lowest indices of 6 candidates", (0, 1)),
-        ),
-        (
-            "more than the lease has",
-            5,
-            [],
-            [OUTER],
-            OUTER,
-            (Refuse, "5 GPUs requested: lease outer has 4"),
-        ),
-        (
-            "what a child has is not there",
-            3,
-            [],
-            [OUTER, INNER],
-            OUTER,
-            (Wait, "3 GPUs requested: 2 of 4 are free, 2 are leased"),
-        ),
-        (
-            "what a child leaves is",
-            2,
-            [],
-            [OUTER, INNER],
-            OUTER,
-            (Grant, "the only choice", (0, 3)),
-        ),
-        (
-            "three deep",
-            1,
-            [],
-            [INNERMOST, STRANGER, OUTER, INNER],
-            INNERMOST,
-            (Grant, "the only choice", (2,)),
-        ),
-        (
-            "a grandchild whose parent has ended still has its GPU",
-            4,
-            [],
-            [OUTER, INNERMOST],
-            OUTER,
-            (Wait, "4 GPUs requested: 3 of 4 are free, 1 is leased"),
-        ),
-        (
-            "a child that outlives its parent has its GPUs against everybody",
-            7,
-            [],
-            [INNER],
-            None,
-            (Wait, "7 GPUs requested: 6 of 8 are free, 2 are leased"),
-        ),
-    ],
-)
+@cases(INSIDE, "gpus", "leases", "within", "want")
 def test_decision_within_a_lease(
-    sentence: str,
-    gpus: int | None,
-    constraints: Sequence[Constraint],
-    leases: Sequence[Lease],
-    within: Lease | None,
-    want: tuple[object, ...],
+    gpus: int | None, leases: Sequence[Lease], within: Lease | None, want: tuple[int, ...] | str
 ) -> None:
     """A launch inside a lease takes GPUs of that lease that earlier ones inside it have left."""
-    assert (
-        outcome(
-            decide(request(gpus, constraints=constraints), Situation(box(), leases, within=within))
-        )
-        == want
-    ), sentence
+    assert outcome(decide(request(gpus), Situation(box(), leases, within=within))) == want
 
 
 def test_use_inside_a_lease_is_its_own() -> None:
     """What already runs on a lease's GPUs does not keep a launch inside it from starting."""
-    decision = decide(request(4), Situation(box(), [OUTER], outside(gpu0=ALICE, gpu3=ALICE), OUTER))
-    assert outcome(decision) == (Grant, "the only choice", (0, 1, 2, 3))
-
-
-def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
-    """Leases and uses of GPUs that this machine does not have change nothing."""
-    decision = decide(request(8), Situation(box(), [lease("elsewhere", 98)], outside(gpu99=ALICE)))
-    assert outcome(decision) == (Grant, "the only choice", tuple(range(8)))
-
-
-@pytest.mark.parametrize(
-    ("sentence", "gpus", "policy", "want"),
-    [
-        (
-            "a sensitive job",
-            3,
-            "preserve",
-            "60 GB/s effective bandwidth, the most of 56 candidates",
-        ),
-        # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now
-        # and later
-        (
-            "one GPU is insensitive",
-            1,
-            "preserve",
-            "1116 GB/s lasting bandwidth, the most of 8 candidates",
-        ),
-        ("greedy", 3, "greedy", "125 GB/s aggregate bandwidth, the most of 56 candidates"),
-        ("baseline", 3, "baseline", "lowest indices of 56 candidates"),
-        ("nothing to choose", 8, "preserve", "the only choice"),
-    ],
-)
-def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> None:
-    """A grant says what made this set the best, on an idle DGX-1 V100."""
-    decision = decide(
-        request(gpus, policy=policy), Situation(load_described_machine("dgx1-v100")[0])
-    )
-    assert isinstance(decision, Grant)
-    assert decision.reason == want, sentence
+    decision = decide(request(4), Situation(box(), [OUTER], alice(0, 3), OUTER))
+    assert outcome(decision) == (0, 1, 2, 3)
 
 
 def test_preserved_bandwidth_counts_what_is_free() -> None:
     """Preserved bandwidth counts all free GPUs, including those that the request excludes."""
-    topology, _ = load_described_machine("dgx1-v100")
-    taken = topology.gpus[4].uuid
-    both = frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid})
+    taken = DGX1.gpus[4].uuid
+    both = frozenset({DGX1.gpus[0].uuid, DGX1.gpus[3].uuid})
     decision = decide(
         request(2, constraints=[Constraint("--only 0,3", both)]),
-        Situation(topology, [lease("other", uuids=(taken,))]),
+        Situation(DGX1, [lease("other", uuids=(taken,))]),
     )
     assert isinstance(decision, Grant)
     assert decision.placement.gpus == (0, 3)
@@ -300,49 +154,15 @@ def test_preserved_bandwidth_counts_what_is_free() -> None:
 
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     """What an insensitive job inside a lease leaves is counted over that lease's GPUs alone."""
-    topology, _ = load_described_machine("dgx1-v100")
-    outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
-    asked = replace(request(2, policy="preserve"), bandwidth_sensitive=False)
-    decision = decide(asked, Situation(topology, [outer], within=outer))
+    outer = lease("outer", uuids=tuple(DGX1.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    asked = request(2, policy="preserve", bandwidth_sensitive=False)
+    decision = decide(asked, Situation(DGX1, [outer], within=outer))
     assert isinstance(decision, Grant)
     left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
     assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)
 
 
-@pytest.mark.parametrize(
-    ("sentence", "least", "most", "busy", "want"),
-    [
-        ("the most, if it is free", 2, 4, (), (Grant, (0, 1, 2, 3))),
-        ("else what is free", 2, 4, range(5), (Grant, (5, 6, 7))),
-        (
-            "under the least it waits for that",
-            3,
-            5,
-            range(6),
-            (Wait, "at least 3 GPUs requested: 2 of 8 are free, 6 are leased"),
-        ),
-        (
-            "more than there are can never be",
-            9,
-            12,
-            (),
-            (Refuse, "at least 9 GPUs requested: box has 8"),
-        ),
-    ],
-)
-def test_a_range(
-    sentence: str, least: int, most: int, busy: Sequence[int], want: tuple[object, object]
-) -> None:
-    """Of a range the most is granted that can be had now."""
-    leases = [lease("a", *busy)] if busy else []
-    found = decide(request(most, least_gpus=least), Situation(box(), leases))
-    got = found.placement.gpus if isinstance(found, Grant) else found.reason
-    assert (type(found), got) == want, sentence
-
-
 def test_a_range_passes_nobody_in_the_queue() -> None:
     """Earlier requests keep their GPUs from a range, which takes what these do not want."""
     situation = Situation(box(), [lease("a", 0, 1)], ahead=[ticket(1, 4, only=range(2, 6))])
-    found = decide(request(6, least_gpus=1), situation)
-    assert isinstance(found, Grant)
-    assert found.placement.gpus == (6, 7)
+    assert outcome(decide(request(6, least_gpus=1), situation)) == (6, 7)

@@ -3,9 +3,8 @@
 import io
 from collections.abc import Iterable
 
-import pytest
 from rich.console import Console
-from values import machine, request
+from values import cases, machine, request
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Situation
@@ -27,75 +26,72 @@ def explained(asked: Request, name: str, free: Iterable[int]) -> tuple[Decision,
 EIGHT = range(8)
 
 
-ONE, BOTH = ("effective_bandwidth",), ("effective_bandwidth", "lasting_bandwidth")
-FEW = ("effective_bandwidth", "sockets")
-SPARING, BEGUN = (
-    ("lasting_bandwidth", "aggregate_bandwidth"),
-    ("lasting_bandwidth", "fragmentation"),
-)
+WON = {
+    "equal in all: the lower indices": (
+        *("dgx1-v100", EIGHT, 3, True),
+        ("effective_bandwidth",),
+        (
+            "0,2-3: the most effective bandwidth (60 GB/s); 1-3 is equal in all, 0,2-3 has the "
+            "lower indices"
+        ),
+    ),
+    "the first score": (
+        *("summit", (0, 1, 2, 3), 2, True),
+        ("effective_bandwidth",),
+        "0-1: the most effective bandwidth (40 GB/s); next is 0,3 with 12",
+    ),
+    "the second": (
+        *("dgx1-v100", (3, 5, 6, 7), 2, True),
+        ("effective_bandwidth", "lasting_bandwidth"),
+        (
+            "5-6: the most effective bandwidth (40 GB/s); 6-7 has as much, but less lasting "
+            "bandwidth (434 instead of 447 GB/s)"
+        ),
+    ),
+    "sockets": (
+        *("dgx-a100", (0, 2, 3), 2, True),
+        ("effective_bandwidth", "sockets"),
+        (
+            "2-3: the most effective bandwidth (240 GB/s); 0,2 has as much, but on 2 sockets "
+            "instead of 1"
+        ),
+    ),
+    "what others have begun": (
+        *("dgx1-v100", (3, 5, 7), 1, False),
+        ("lasting_bandwidth", "fragmentation"),
+        (
+            "3: the most lasting bandwidth (583 GB/s); 5 has as much, but on emptier sockets (25 % "
+            "free instead of 0 %)"
+        ),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "free", "gpus", "sensitive", "columns", "won", "next_one"),
-    [
-        (
-            *("dgx1-v100", EIGHT, 3, True, ONE),
-            "0,2-3: the most effective bandwidth (60 GB/s)",
-            "1-3 is equal in all, 0,2-3 has the lower indices",
-        ),
-        (
-            *("summit", (0, 1, 2, 3), 2, True, ONE),
-            "0-1: the most effective bandwidth (40 GB/s)",
-            "next is 0,3 with 12",
-        ),
-        (
-            *("dgx1-v100", (3, 5, 6, 7), 2, True, BOTH),
-            "5-6: the most effective bandwidth (40 GB/s)",
-            "6-7 has as much, but less lasting bandwidth (434 instead of 447 GB/s)",
-        ),
-        (
-            *("summit", (0, 1, 2, 3), 2, False, SPARING),
-            "0-1: the most lasting bandwidth (198 GB/s)",
-            "0,3 has as much, but less aggregate bandwidth (12 instead of 50 GB/s)",
-        ),
-        (
-            *("dgx-a100", (0, 2, 3), 2, True, FEW),
-            "2-3: the most effective bandwidth (240 GB/s)",
-            "0,2 has as much, but on 2 sockets instead of 1",
-        ),
-        (
-            *("dgx1-v100", (3, 5, 7), 1, False, BEGUN),
-            "3: the most lasting bandwidth (583 GB/s)",
-            "5 has as much, but on emptier sockets (25 % free instead of 0 %)",
-        ),
-    ],
-)
+@cases(WON, "name", "free", "gpus", "sensitive", "columns", "want")
 def test_what_set_the_winner_apart(
     name: str,
     free: Iterable[int],
     gpus: int,
     columns: tuple[str, ...],
-    won: str,
-    next_one: str,
+    want: str,
     *,
     sensitive: bool,
 ) -> None:
     """A sentence compares winner and runner-up; columns are the scores that ordered the listed."""
     asked = request(gpus, policy="preserve", bandwidth_sensitive=sensitive)
     _, found = explained(asked, name, free)
-    assert (found.reason, found.deciding) == (f"{won}; {next_one}", columns)
+    assert (found.reason, found.deciding) == (want, columns)
 
 
-@pytest.mark.parametrize("width", [80, 40])
-def test_columns_have_a_legend(width: int) -> None:
+def test_columns_have_a_legend() -> None:
     """A line says of each column what is better, on a narrow terminal, too."""
     asked = request(2, policy="preserve")
     decision, found = explained(asked, "dgx1-v100", (3, 5, 6, 7))
     stream = io.StringIO()
     table = explanation_table(asked, decision, found)
-    Console(file=stream, width=width, highlight=False, markup=False).print(table)
+    Console(file=stream, width=40, highlight=False, markup=False).print(table)
     lines = stream.getvalue().splitlines()
     header = next(line for line in lines if line.endswith("GPUs"))
     assert header.split() == ["effective", "lasting", "GPUs"]
     assert [column for column in header.split()[:-1] if f"{column} " not in " ".join(lines)] == []
-    assert max(map(len, lines)) <= width
+    assert max(map(len, lines)) <= 40

@@ -1,38 +1,32 @@
 """The machine as a tree of levels, distances in it, and machines as networkx graphs."""
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import pytest
+from values import cards, wired_up
 
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.levels import Distances, Level, machine_tree
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
 MACHINES = {name: load_described_machine(name)[0] for name in machine_names()}
 
 
-class Box(NamedTuple):
-    """A machine of eight cards whose paths are given by the nearest group that holds both."""
+def grouped(**groups: list[tuple[int, ...]]) -> Topology:
+    """Make eight cards whose paths are given by the nearest group that holds both."""
+    gpus = [replace(gpu, numa_node=gpu.index // 4) for gpu in cards(8)]
+    near = [(set(group), path) for path in groups for group in groups[path]]
 
-    groups: dict[str, list[tuple[int, ...]]]
+    def wire(a: int, b: int) -> Wire:
+        return Wire(next((path for group, path in near if {a, b} <= group), "SYS"))
 
-    def topology(self) -> Topology:
-        gpus = tuple(Gpu(i, f"GPU-{i}", "card", 1 << 30, numa_node=i // 4) for i in range(8))
-        near = [(set(group), path) for path, groups in self.groups.items() for group in groups]
-
-        def wire(a: int, b: int) -> Wire:
-            return Wire(next((path for group, path in near if {a, b} <= group), "SYS"))
-
-        return Topology("box", gpus, wired(gpus, wire), "made up")
+    return wired_up(gpus, wire)
 
 
-NESTED = Box(
-    {"PIX": [(0, 1)], "PXB": [(0, 1, 2)], "PHB": [(0, 1, 2, 3)], "NODE": [(0, 1, 2, 3, 4, 5)]}
-).topology()
+NESTED = grouped(PIX=[(0, 1)], PXB=[(0, 1, 2)], PHB=[(0, 1, 2, 3)], NODE=[(0, 1, 2, 3, 4, 5)])
 
 
 def outline(level: Level):
@@ -40,41 +34,20 @@ def outline(level: Level):
     return level.gpus[0] if level.kind == "GPU" else (level.kind, *map(outline, level.children))
 
 
-OUTLINES = [
-    (
-        "dgx1-v100",
-        (
-            "machine",
-            ("socket", ("switch", 0, 1), ("switch", 2, 3)),
-            ("socket", ("switch", 4, 5), ("switch", 6, 7)),
-        ),
+OUTLINES = {
+    "summit": ("machine", ("socket", 0, 1, 2), ("socket", 3, 4, 5)),
+    "dgx1-v100": (
+        "machine",
+        ("socket", ("switch", 0, 1), ("switch", 2, 3)),
+        ("socket", ("switch", 4, 5), ("switch", 6, 7)),
     ),
-    ("summit", ("machine", ("socket", 0, 1, 2), ("socket", 3, 4, 5))),
-    ("power8-minsky", ("machine", ("socket", 0, 1), ("socket", 2, 3))),
-    ("pcie-4gpu-workstation", ("machine", ("socket", 0, 1), ("socket", 2, 3))),
-    (
-        "dgx2",
-        (
-            "machine",
-            *(
-                (
-                    "socket",
-                    *(
-                        ("switch", ("switch", i, i + 1), ("switch", i + 2, i + 3))
-                        for i in (first, first + 4)
-                    ),
-                )
-                for first in (0, 8)
-            ),
-        ),
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(("name", "want"), OUTLINES, ids=[name for name, _ in OUTLINES])
-def test_levels_of_known_machines(name, want):
+@pytest.mark.parametrize("name", OUTLINES)
+def test_levels_of_known_machines(name):
     """A machine has its sockets below it, these their switches, and these their GPUs."""
-    assert outline(machine_tree(MACHINES[name])) == want
+    assert outline(machine_tree(MACHINES[name])) == OUTLINES[name]
 
 
 def test_every_level_nests_in_the_next():
@@ -86,7 +59,7 @@ def test_every_level_nests_in_the_next():
 @pytest.mark.parametrize(("path", "want"), [("PIX", 2), ("PXB", 4), ("PHB", 8), ("NODE", 16)])
 def test_machine_of_one_level(path, want):
     """Where all GPUs meet at one level, the machine is that level and has its distance."""
-    tree = machine_tree(Box({path: [tuple(range(8))]}).topology())
+    tree = machine_tree(grouped(**{path: [tuple(range(8))]}))
     assert (outline(tree), tree.path, Distances(tree).between(0, 7)) == (
         ("machine", *range(8)),
         path,
@@ -96,7 +69,7 @@ def test_machine_of_one_level(path, want):
 
 def test_paths_that_contradict_each_other():
     """Where 0 is near 1 and 1 near 2, but 0 is said to be far from 2, the three make one group."""
-    tree = machine_tree(Box({"PIX": [(0, 1), (1, 2)]}).topology())
+    tree = machine_tree(grouped(PIX=[(0, 1), (1, 2)]))
     assert outline(tree) == ("machine", ("socket", 0, 1, 2), 3, 4, 5, 6, 7)
 
 
@@ -108,13 +81,12 @@ def test_sockets_are_named_by_numa_node():
 
 def test_instances_of_a_card_are_a_level():
     """MIG instances hang on their card, which hangs where the card does."""
-    whole = Gpu(0, "GPU-0", "A100", 1 << 30)
+    (whole,) = cards(1)
     parts = [
         replace(whole, index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
         for i in range(2)
     ]
-    gpus = (whole, *parts)
-    tree = machine_tree(Topology("mig", gpus, wired(gpus, lambda *_: Wire("PHB")), "made up"))
+    tree = machine_tree(wired_up([whole, *parts], lambda *_: Wire("PHB")))
     assert (outline(tree), Distances(tree).between(200, 201)) == (
         ("machine", 0, ("card", 200, 201)),
         2,
@@ -128,29 +100,25 @@ def test_nearer_is_shorter():
     assert got == [0, 2, 1 + 2 + 2, 1 + 2 + 4 + 4, 1 + 2 + 4 + 8 + 8, 1 + 2 + 4 + 8 + 20 + 20]
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_distance_follows_the_path(name):
+def test_distance_follows_the_path():
     """In every machine a pair with a nearer path is nearer, whatever other levels lie between."""
-    topology = MACHINES[name]
-    tree = machine_tree(topology)
     order = ["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
-    reach: dict[int, list[int]] = {}
-    for link in topology.links:
-        reach.setdefault(order.index(link.path), []).append(Distances(tree).between(link.b, link.a))
-    ranges = [(min(reach[i]), max(reach[i])) for i in sorted(reach)]
-    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    for name, topology in MACHINES.items():
+        distances = Distances(machine_tree(topology))
+        reach: dict[int, list[int]] = {}
+        for link in topology.links:
+            found = reach.setdefault(order.index(link.path), [])
+            found.append(distances.between(link.b, link.a))
+        ranges = [(min(reach[i]), max(reach[i])) for i in sorted(reach)]
+        assert all(before[1] < after[0] for before, after in pairwise(ranges)), name
 
 
 def test_distances_of_the_published_machine():
     """On Minsky, as published, a socket's GPUs are at 1, others at what the sockets' edges say."""
-    tree = machine_tree(MACHINES["power8-minsky"])
-    far = {Distances(tree).between(a, b) for a in (0, 1) for b in (2, 3)}
-    assert (
-        Distances(tree).between(0, 1),
-        Distances(tree).between(2, 3),
-        len(far),
-        far.pop() > 40,
-    ) == (1, 1, 1, True)
+    distances = Distances(machine_tree(MACHINES["power8-minsky"]))
+    assert distances.between(0, 1) == distances.between(2, 3) == 1
+    (far,) = {distances.between(a, b) for a in (0, 1) for b in (2, 3)}
+    assert far > 40
 
 
 # Machines as graphs
@@ -159,20 +127,10 @@ def test_distances_of_the_published_machine():
 def test_attributes_are_scalars():
     """A graph's attributes have our fields' names, are scalars, and leave out what is unknown."""
     graph = MACHINES["dgx1-v100"].to_networkx()
-    assert graph.graph["name"] == "dgx1-v100"
-    assert graph.nodes[0]["cpuset"] == "0-19,40-59"
+    assert (graph.graph["name"], graph.nodes[0]["cpuset"]) == ("dgx1-v100", "0-19,40-59")
     assert "pci_address" not in graph.nodes[0]
-    got = {
-        name: graph.edges[0, 3][name]
-        for name in ("path", "nvlink_count", "kind", "bandwidth_gb_per_s", "weight")
-    }
-    assert got == {
-        "path": "NVL",
-        "nvlink_count": 2,
-        "kind": "nvlink",
-        "bandwidth_gb_per_s": 50.0,
-        "weight": 50.0,
-    }
+    want = {"path": "NVL", "nvlink_count": 2, "kind": "nvlink", "weight": 50.0}
+    assert graph.edges[0, 3].items() >= want.items()
     kinds = {type(value) for _, values in graph.nodes(data=True) for value in values.values()}
     assert kinds == {str, int, float}
 
@@ -182,11 +140,5 @@ def test_instance_in_a_graph():
     mig = Mig(5, "GPU-5", 1, "1g.5gb")
     gpus = (Gpu(mig_index(5, 1), "M1", "A100", 1 << 30, mig=mig),)
     graph = Topology("odd", gpus, (), "NVML").to_networkx()
-    assert dict(graph.nodes) == {
-        601: {
-            "uuid": "M1", "model": "A100", "memory_bytes": 1 << 30, "pcie_generation": 0,
-            "pcie_width": 0, "nvlink_version": 0, "nvswitch_links": 0, "cpu_nvlinks": 0,
-            "nvlink_gb_per_s": 0.0, "host_gb_per_s": 0.0, "node": 0,
-            "mig_card": 5, "mig_card_uuid": "GPU-5", "mig_instance": 1, "mig_profile": "1g.5gb",
-        }
-    }  # fmt: skip
+    want = {"mig_card": 5, "mig_card_uuid": "GPU-5", "mig_instance": 1, "mig_profile": "1g.5gb"}
+    assert graph.nodes[601].items() >= want.items()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import combinations, product
 
 import pytest
-from values import request
+from values import V100, cards, cases, posed, request, wired_up
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation
@@ -13,15 +13,12 @@ from gpulaunch.decide.explain import explain
 from gpulaunch.decide.placement import mapping, search
 from gpulaunch.decide.placement.place import Placement, place
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.decide.request import Request, Wishes
-from gpulaunch.errors import FailedError
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import PathType, Wire, wired
+from gpulaunch.decide.placement.problem import Needs
+from gpulaunch.decide.request import Wishes
+from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
-
-NONE = Needs()
+from gpulaunch.records import replace
 
 
 def machine(count: int, seed: int) -> Topology:
@@ -34,30 +31,13 @@ def machine(count: int, seed: int) -> Topology:
 
 def wired_machine(count: int, nvlinks: dict[tuple[int, int], int]) -> Topology:
     """Make GPUs on two sockets with so many NVLinks between them."""
-    gpus = [
-        Gpu(
-            index=index,
-            uuid=f"GPU-{index}",
-            model="V100",
-            memory_bytes=1 << 34,
-            numa_node=index * 2 // count,
-            compute_capability="7.0",
-            pcie_generation=3,
-            pcie_width=16,
-            nvlink_version=2,
-        )
-        for index in range(count)
-    ]
+    gpus = [replace(gpu, numa_node=gpu.index * 2 // count) for gpu in cards(count, **V100)]
 
-    def path(a: int, b: int) -> PathType:
-        return "PHB" if a * 2 // count == b * 2 // count else "SYS"
+    def wire(a: int, b: int) -> Wire:
+        is_near = gpus[a].numa_node == gpus[b].numa_node
+        return Wire("PHB" if is_near else "SYS", nvlinks.get((a, b), 0))
 
-    return Topology(
-        "many",
-        tuple(gpus),
-        wired(gpus, lambda a, b: Wire(path(a, b), nvlinks.get((a, b), 0))),
-        "made up",
-    )
+    return wired_up(gpus, wire)
 
 
 def torus(columns: int, rows: int) -> Topology:
@@ -72,99 +52,73 @@ def torus(columns: int, rows: int) -> Topology:
 
 
 def placed(
-    topology: Topology, count: int, policy: str = "preserve", needs: Needs = NONE
+    topology: Topology, count: int, policy: str = "preserve", needs: Needs | None = None
 ) -> Placement | None:
-    gpus = [gpu.index for gpu in topology.gpus]
-    problem = PlacementProblem(
-        topology,
-        free=gpus,
-        admitted=gpus,
-        count=count,
-        pattern=PATTERNS["ring"],
-        sensitive=True,
-        model="cut",
-        needs=needs,
-    )
-    return place(problem, policy)
+    return place(posed(topology, count, needs=needs or Needs()), policy)
 
 
 HALVES = (frozenset(range(20)), frozenset(range(20, 40)))
 
 
-@pytest.mark.parametrize("policy", ["preserve", "greedy", "baseline"])
-@pytest.mark.parametrize(
-    ("sentence", "needs", "holds"),
-    [
-        (
-            "one NUMA node",
-            Needs(within=HALVES),
-            lambda gpus: gpus <= HALVES[0] or gpus <= HALVES[1],
-        ),
-        (
-            "at most five of each",
-            Needs(at_most=tuple((half, 5) for half in HALVES)),
-            lambda gpus: all(len(gpus & half) <= 5 for half in HALVES),
-        ),
-        ("two that are required", Needs(required=frozenset({3, 33})), lambda gpus: {3, 33} <= gpus),
-        (
-            "required ones and bounds",
-            Needs(required=frozenset({3, 4, 33}), at_most=((HALVES[0], 3),)),
-            lambda gpus: {3, 4, 33} <= gpus and len(gpus & HALVES[0]) <= 3,
-        ),
-        (
-            "one node and one required",
-            Needs(required=frozenset({33}), within=HALVES),
-            lambda gpus: 33 in gpus <= HALVES[1],
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_needs_hold(
-    policy: str, sentence: str, needs: Needs, holds: Callable[[set[int]], bool]
-) -> None:
+NEEDS = {
+    "one NUMA node": (
+        Needs(within=HALVES),
+        lambda gpus: gpus <= HALVES[0] or gpus <= HALVES[1],
+    ),
+    "at most five of each": (
+        Needs(at_most=tuple((half, 5) for half in HALVES)),
+        lambda gpus: all(len(gpus & half) <= 5 for half in HALVES),
+    ),
+    "required ones and bounds": (
+        Needs(required=frozenset({3, 4, 33}), at_most=((HALVES[0], 3),)),
+        lambda gpus: {3, 4, 33} <= gpus and len(gpus & HALVES[0]) <= 3,
+    ),
+    "one node and one required": (
+        Needs(required=frozenset({33}), within=HALVES),
+        lambda gpus: 33 in gpus <= HALVES[1],
+    ),
+}
+
+
+@cases(NEEDS, "needs", "holds")
+def test_needs_hold(needs: Needs, holds: Callable[[set[int]], bool]) -> None:
     """Eight of 40 GPUs are 76,904,685 sets; the one that is found has what is needed."""
-    placement = placed(machine(40, 1), 8, policy, needs)
-    assert placement is not None
-    assert len(set(placement.gpus)) == 8
-    assert holds(set(placement.gpus)), sentence
+    for policy in ("preserve", "baseline"):
+        placement = placed(machine(40, 1), 8, policy, needs)
+        assert placement is not None
+        assert len(set(placement.gpus)) == 8
+        assert holds(set(placement.gpus)), policy
 
 
 def test_nothing_is_found_that_cannot_be() -> None:
     """What no set can have is not granted, however many sets there are."""
-    needs = Needs(at_most=tuple((half, 3) for half in HALVES))
-    assert placed(machine(40, 1), 8, needs=needs) is None
-    assert (
-        placed(machine(40, 1), 8, needs=Needs(required=frozenset({3, 33}), within=HALVES)) is None
-    )
+    for needs in (
+        Needs(at_most=tuple((half, 3) for half in HALVES)),
+        Needs(required=frozenset({3, 33}), within=HALVES),
+    ):
+        assert placed(machine(40, 1), 8, needs=needs) is None
 
 
 def test_a_refusal_says_that_not_all_was_tried() -> None:
     """What no set that was tried has is refused as that, and not as what no set has."""
     untried = "; there are too many sets to try them all"
-    for gpus in (8, 2):
+    for gpus in (4, 2):
         asked = request(gpus, wishes=Wishes(least_gb_per_s=1e6))
         decision = decide(asked, Situation(machine(40, 1)))
         assert isinstance(decision, Refuse)
-        assert decision.reason.endswith(untried) == (gpus == 8)
+        assert decision.reason.endswith(untried) == (gpus == 4)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "best_effort"])
 def test_every_policy_copes(policy: str) -> None:
-    """Every policy takes five of 40 GPUs, or says in one line that it cannot."""
-    if policy == "best_effort":
-        with pytest.raises(
-            FailedError, match="40 GPUs are free: policy best-effort can partition at most 16"
-        ):
-            placed(machine(40, 1), 5, policy)
-        return
-    placement = placed(machine(40, 1), 5, policy)
+    """Every policy takes three of 56 GPUs, which are 27,720 sets."""
+    placement = placed(machine(56, 1), 3, policy)
     assert placement is not None
-    assert len(set(placement.gpus)) == 5
+    assert len(set(placement.gpus)) == 3
 
 
 @pytest.mark.parametrize(
-    ("columns", "count", "best_gb_per_s"),
-    [(6, 4, 40), (6, 6, 80), (6, 8, 80), (6, 10, 60), (6, 12, 100), (8, 6, 60), (8, 8, 80)],
+    ("columns", "count", "best_gb_per_s"), [(6, 4, 40), (6, 6, 80), (6, 10, 60), (8, 6, 60)]
 )
 def test_torus(columns: int, count: int, best_gb_per_s: float) -> None:
     """A ring on a torus of 24 or 32 GPUs gets what the best of all its sets has."""
@@ -173,7 +127,7 @@ def test_torus(columns: int, count: int, best_gb_per_s: float) -> None:
     assert placement.scores.effective_bandwidth == best_gb_per_s
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Growth reaches nine tenths of the best effective bandwidth on machines where it is known."""
     topology = machine(14, seed)
@@ -187,17 +141,15 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that runs out of mappings goes on with good ones, and its explanation says so."""
-    request = Request(
-        7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut"
-    )
+    asked = request(7, pattern=PATTERNS["stencil_3d"], policy="greedy")
 
     def decided() -> tuple[float, str]:
         situation = Situation(machine(12, 3))  # a new one: of another all mappings may be known
-        decision = decide(request, situation)
+        decision = decide(asked, situation)
         assert isinstance(decision, Grant)
         assert len(set(decision.placement.gpus)) == 7
         return decision.placement.scores.aggregate_bandwidth or 0.0, explain(
-            request, situation, decision, 1, str
+            asked, situation, decision, 1, str
         ).reason
 
     best, reason = decided()

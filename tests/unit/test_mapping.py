@@ -17,7 +17,7 @@ from mapping_problems import (
     small_problems,
     switch,
 )
-from values import box, machine
+from values import box, cards, machine, wired_up
 
 from gpulaunch.cluster.bisection import bisect
 from gpulaunch.cluster.cluster import (
@@ -28,13 +28,16 @@ from gpulaunch.cluster.cluster import (
     gpu_tree,
 )
 from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge, nodes_in_use
+from gpulaunch.cluster.mapping import MappingProblem, judge, nodes_in_use
 from gpulaunch.cluster.multisect import to_nodes
 from gpulaunch.cluster.policies import MAPPING_POLICIES, map_greedily
 from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
+from gpulaunch.machine.link import Wire
 
-ALONE = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
-"""Policies that ask nobody; tests/command/test_scotch.py has the others."""
+ASKING_NOBODY = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
+"""Policies beside those of tests/command/test_scotch.py."""
+ALONE = Tree((-1,), (0.0,), ("n",), (0,))
+"""The network of a single node."""
 
 
 def small(nodes: int = 2, gpus: int = 2, gb_per_s: float = 2.0) -> Cluster:
@@ -75,14 +78,10 @@ def test_an_nvswitch_is_one_vertex() -> None:
 
 def test_gpus_that_nvlinks_join_have_a_vertex() -> None:
     """A bridged pair has a vertex of its own, where PCIe makes no difference."""
-    wire = {(0, 1): 2, (2, 3): 2}
-    gpus = box(4).gpus
-    from gpulaunch.machine.link import Wire, wired
-    from gpulaunch.records import replace
-
-    bridged = tuple(replace(gpu, nvlink_version=3) for gpu in gpus)
-    links = wired(bridged, lambda a, b: Wire("PHB", wire.get((a, b), 0)))
-    tree = gpu_tree(Node("n", replace(box(4), gpus=bridged, links=links), ((0,),)))
+    bridged = wired_up(
+        cards(4, nvlink_version=3), lambda a, b: Wire("PHB", 2 * ((a, b) in ((0, 1), (2, 3))))
+    )
+    tree = gpu_tree(Node("n", bridged, ((0,),)))
     assert tree.parents == (-1, 0, 1, 1, 0, 4, 4)
     assert tree.names[1] == "n NVLinks of GPUs 0-1"
     assert tree.gb_per_s == (0.0, 10.0, 50.0, 50.0, 10.0, 50.0, 50.0)
@@ -119,7 +118,6 @@ def test_the_load_of_each_link() -> None:
         ("GPU", "n1 GPU 1"): 5.0,
     }
     assert (got.maximum, got.between_nodes) == (5.5, 11.0)
-    assert got.worst
     assert got.worst.name == "n0"
     depths = {(link.tree, link.depth) for link in got.links}
     assert depths == {("network", 1), ("CPU", 2), ("CPU", 3), ("GPU", 2)}
@@ -176,9 +174,7 @@ def test_nodes_are_few_and_near_each_other() -> None:
     slots = [4] * 12
     assert used(network, slots, 16) == [0] * 8 + [4] * 4
     assert used(network, slots, 17) == [0] * 3 + [4] * 5 + [0] * 4
-    assert used(network, slots, 4) == [4] + [0] * 11
     assert used(network, slots, 24) == [0] * 3 + [4] * 6 + [0] * 3
-    assert sum(used(network, slots, 48)) == 48
 
 
 def test_larger_nodes_come_first() -> None:
@@ -190,22 +186,21 @@ def test_larger_nodes_come_first() -> None:
 # Policies
 
 
-@pytest.mark.parametrize("policy", ALONE)
+@pytest.mark.parametrize("policy", ASKING_NOBODY)
 @given(case=small_problems())
 def test_each_rank_has_its_own_core_and_gpu(policy: str, case: MappingProblem) -> None:
     """Every policy gives each rank a core and a GPU of its own on one node, within its slots."""
     check_places(case, MAPPING_POLICIES[policy](case))
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1e18 / 3])
-def test_the_unit_of_traffic_does_not_matter(unit: float) -> None:
+def test_the_unit_of_traffic_does_not_matter() -> None:
     """Traffic in bytes or in any other unit has the same mapping."""
-    node = load_cluster("magc-a").nodes[0]
-    cluster = Cluster("one", "made up", (node,), Tree((-1,), (0.0,), ("n",), (0,)))
+    cluster = Cluster("one", "made up", (load_cluster("magc-a").nodes[0],), ALONE)
     case = problem(cluster, "2D-3D weighted", 16, seed=2)
-    cpu, gpu = (scaled(traffic, 1 / unit) for traffic in (case.cpu, case.gpu))
-    other = MappingProblem(case.cluster, cpu, gpu)
-    assert MAPPING_POLICIES["multisect"](other) == MAPPING_POLICIES["multisect"](case)
+    for unit in (1e-9, 1e18 / 3):
+        cpu, gpu = (scaled(traffic, 1 / unit) for traffic in (case.cpu, case.gpu))
+        other = MappingProblem(case.cluster, cpu, gpu)
+        assert MAPPING_POLICIES["multisect"](other) == MAPPING_POLICIES["multisect"](case)
 
 
 def test_network_of_several_levels() -> None:
@@ -247,13 +242,12 @@ def test_no_map_is_worse_than_it_was(name: str, policy: str) -> None:
         assert most < maximum("default", case)
 
 
-@pytest.mark.parametrize("pair", ["3D-2D", "COL-2D weighted"])
-def test_strategies_without_gpu_traffic_lose(pair: str) -> None:
+def test_strategies_without_gpu_traffic_lose() -> None:
     """On cluster A, strategies 1 and 2 lose to MAGC on 3D-2D and on weighted COL-2D (VI-A.2)."""
-    case = problem(load_cluster("magc-a"), pair)
-    magc = maximum("magc", case)
-    for strategy in ("strategy_1", "strategy_2"):
-        assert maximum(strategy, case) >= 1.5 * magc
+    for pair in ("3D-2D", "COL-2D weighted"):
+        case = problem(load_cluster("magc-a"), pair)
+        for strategy in ("strategy_1", "strategy_2"):
+            assert maximum(strategy, case) >= 1.5 * maximum("magc", case), (pair, strategy)
 
 
 # Bisection
@@ -273,21 +267,18 @@ def test_a_grid_is_cut_across() -> None:
 
 
 def test_a_long_chain_is_cut_once() -> None:
-    """A shuffled chain of 1,030 ranks is cut at one place."""
-    order = list(range(1030))
-    random.Random(1030).shuffle(order)
-    rows = rows_of(summed(1030, [(a, b, 1.0) for a, b in pairwise(order)]))
-    split = bisect(rows, 515, 8)
-    assert (split.sides.count(0), split.cut) == (515, 1.0)
+    """A shuffled chain of 520 ranks is cut at one place."""
+    order = list(range(520))
+    random.Random(520).shuffle(order)
+    rows = rows_of(summed(520, [(a, b, 1.0) for a, b in pairwise(order)]))
+    split = bisect(rows, 260, 8)
+    assert (split.sides.count(0), split.cut) == (260, 1.0)
 
 
 def test_ranks_are_mapped_to_cores_of_both_sockets() -> None:
     """Fewer ranks than cores are shared out among sockets, in proportion to their cores."""
     node = Node("n", box(8), (tuple(range(12)), tuple(range(12, 16))))
-    case = MappingProblem(
-        Cluster("c", "made up", (node,), Tree((-1,), (0.0,), ("n",), (0,))),
-        random_traffic(7, 14, 1),
-        RankTraffic(7, ()),
-    )
-    mapping: RankMapping = MAPPING_POLICIES["multisect"](case)
+    cluster = Cluster("c", "made up", (node,), ALONE)
+    case = MappingProblem(cluster, random_traffic(7, 14, 1), RankTraffic(7, ()))
+    mapping = MAPPING_POLICIES["multisect"](case)
     assert Counter(place.core >= 12 for place in mapping) == {False: 5, True: 2}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.cli.arguments import LaunchParser, written
-from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.options import OPTIONS, Options, Source
 
@@ -88,9 +87,3 @@ def test_what_only_a_command_line_sets() -> None:
     variables = {"GPULAUNCH_DRY_RUN": "true", "GPULAUNCH_IGNORE_ENGINE": "true"}
     options = Options({}, variables)
     assert (options.dry_run, options.ignore_engine, options.wait) == (False, False, False)
-
-
-def test_the_help_names_every_policy() -> None:
-    """The help of --policy has the name of each row of POLICIES."""
-    words = OPTIONS["policy"].text.replace("-", "_").replace(",", "").split()
-    assert set(POLICIES) - set(words) == set()

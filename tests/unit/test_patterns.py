@@ -8,12 +8,11 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from values import cases
 
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Pattern, dimensions, graph_pattern
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, MOST_BYTES, load_pattern
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Pair = tuple[int, int]
 
@@ -37,28 +36,19 @@ DRAWN_TREES = {
     13: "0-8 8-4 8-12 4-2 4-6 12-10 2-1 2-3 6-5 6-7 10-9 10-11 "
     "1-9 9-5 9-0 5-3 5-7 0-11 3-2 3-4 7-6 7-8 11-10 11-12",
 }
-SHAPES = [
-    ("a ring closes", "ring", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
-    ("a ring of two shares one edge", "ring", 2, [(0, 1)]),
-    ("a chain stays open", "chain", 4, [(0, 1), (1, 2), (2, 3)]),
-    ("all to all is every pair", "all_to_all", 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
-    ("a star has rank 0 in its middle", "star", 4, [(0, 1), (0, 2), (0, 3)]),
-    (
-        "trees of four are the second way through a square",
-        "tree",
-        4,
-        [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)],
-    ),
-    ("nobody talks", "none", 4, []),
-]
+SHAPES = {
+    "a ring closes": ("ring", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
+    "a ring of two shares one edge": ("ring", 2, [(0, 1)]),
+    "a chain stays open": ("chain", 4, [(0, 1), (1, 2), (2, 3)]),
+    "all to all is every pair": ("all_to_all", 3, [(0, 1), (0, 2), (1, 2)]),
+    "a star has rank 0 in its middle": ("star", 4, [(0, 1), (0, 2), (0, 3)]),
+    "nobody talks": ("none", 4, []),
+}
 
 
-@pytest.mark.parametrize(
-    ("sentence", "name", "ranks", "want"), SHAPES, ids=[row[0] for row in SHAPES]
-)
-def test_shapes(sentence: str, name: str, ranks: int, want: list[Pair]) -> None:
-    """Each shape is what its sentence says."""
-    assert pairs(name, ranks) == in_order(want), sentence
+@cases(SHAPES, "name", "ranks", "want")
+def test_shapes(name: str, ranks: int, want: list[Pair]) -> None:
+    assert pairs(name, ranks) == want
 
 
 @pytest.mark.parametrize("ranks", DRAWN_TREES)
@@ -74,18 +64,17 @@ def test_edges_of_shapes(name: str) -> None:
     assert PATTERNS[name].edges(1) == ()
     for ranks in range(2, 40):
         edges = PATTERNS[name].edges(ranks)
-        assert [(a, b) for a, b, _ in edges] == in_order([(a, b) for a, b, _ in edges])
-        assert all(
-            0 <= a < b < ranks and type(weight) is float and weight == 1 for a, b, weight in edges
-        )
-        assert name == "none" or nx.is_connected(nx.Graph([(a, b) for a, b, _ in edges]))
-        assert name == "none" or {rank for a, b, _ in edges for rank in (a, b)} == set(range(ranks))
+        assert edges == tuple((*pair, 1.0) for pair in in_order([(a, b) for a, b, _ in edges]))
+        if name != "none":
+            graph = nx.Graph([(a, b) for a, b, _ in edges])
+            assert set(graph) == set(range(ranks))
+            assert nx.is_connected(graph)
 
 
 @pytest.mark.parametrize("axes", [2, 3])
 def test_grids_are_even(axes: int) -> None:
-    """No grid of as many ranks has a smaller difference or sum of sizes, for up to 256 ranks."""
-    for ranks in range(1, 257):
+    """No grid of as many ranks has a smaller difference or sum of sizes."""
+    for ranks in (*range(1, 65), 96, 120, 128, 210, 256):
         sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
         grids = [grid for grid in product(sizes, repeat=axes) if prod(grid) == ranks]
         got = dimensions(ranks, axes)
@@ -97,7 +86,7 @@ def test_grids_are_even(axes: int) -> None:
 @pytest.mark.parametrize(("name", "axes"), [("stencil_2d", 2), ("stencil_3d", 3)])
 def test_stencils_by_coordinates(name: str, axes: int) -> None:
     """Two ranks of a stencil talk if and only if their coordinates differ by one on one axis."""
-    for ranks in range(1, 65):
+    for ranks in range(1, 33):
         places = list(product(*map(range, dimensions(ranks, axes))))
         want = [
             (a, b)
@@ -109,13 +98,8 @@ def test_stencils_by_coordinates(name: str, axes: int) -> None:
 
 def test_collectives() -> None:
     """NCCL's shapes, and what is assumed of an unknown job, are collectives; the others are not."""
-    assert [name for name, pattern in PATTERNS.items() if pattern.collective] == [
-        "ring",
-        "tree",
-        "ring+tree",
-        "all_to_all",
-    ]
-    assert [pattern.name for pattern in PATTERNS.values()] == list(PATTERNS)
+    collectives = [name for name, pattern in PATTERNS.items() if pattern.collective]
+    assert collectives == ["ring", "tree", "ring+tree", "all_to_all"]
 
 
 # Graphs from networkx
@@ -145,22 +129,9 @@ def test_graph_of_numpy() -> None:
     assert (edges, [type(value) for value in edges[0]]) == (((0, 1, 0.5),), [int, int, float])
 
 
-def test_graph_stays_as_it_is() -> None:
-    """Reading a graph changes nothing in it."""
-    graph = nx.DiGraph([("0", "1", {"weight": 2, "color": "red"}), ("1", "0")])
-    before = (list(graph.nodes(data=True)), list(graph.edges(data=True)), dict(graph.graph))
-    graph_pattern(graph, "mine")
-    assert (list(graph.nodes(data=True)), list(graph.edges(data=True)), dict(graph.graph)) == before
-
-
 def with_weight(weight: object) -> nx.Graph:
     """Return a graph of two ranks with an edge of this weight."""
     return nx.Graph([(0, 1, {"weight": weight})])
-
-
-def apart(count: int) -> nx.Graph:
-    """Return a graph of so many separate pairs."""
-    return nx.Graph([(2 * i, 2 * i + 1) for i in range(count)])
 
 
 def followed(joined: int, alone: int) -> nx.Graph:
@@ -171,11 +142,9 @@ def followed(joined: int, alone: int) -> nx.Graph:
 WRONG_GRAPHS = [
     (nx.empty_graph(3), "no edge: a pattern has at least two ranks that talk"),
     (nx.Graph([("a", 1)]), "node 'a': it must be a rank: 0, 1, 2 ..."),
-    (nx.Graph([(True, 2)]), "node True: it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("٣", 0)]), "node '٣': it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("a\n" * 50, 0)]), "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("1", 1), (1, 0)]), "two of its nodes are the same rank"),
-    (nx.Graph([(1, 2)]), "rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 2"),
     (
         nx.Graph([(0, 5)]),
         "rank 1 and 3 more are missing: ranks are 0, 1, 2 ... up to the largest, here 5",
@@ -187,7 +156,7 @@ WRONG_GRAPHS = [
     (with_weight(nan), "edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
     (with_weight("2"), "edge 0-1: weight: '2' is not a number"),
     (with_weight(10**5000), "a weight has more digits than can be read"),
-    (apart(2), "ranks 0 and 2 are not joined, not even over other ranks"),
+    (nx.Graph([(0, 1), (2, 3)]), "ranks 0 and 2 are not joined, not even over other ranks"),
 ]
 
 
@@ -207,13 +176,12 @@ def test_largest_graph() -> None:
     assert graph_pattern(graph, "mine").given == PATTERNS["star"].edges(MAX_RANKS)
 
 
-@pytest.mark.parametrize(("ranks", "asked"), [(1, "1 GPU"), (2, "2 GPUs"), (4, "4 GPUs")])
-def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
+def test_graph_has_its_own_size() -> None:
     """A graph is no pattern for another number of ranks; the hint names the option for its own."""
     with pytest.raises(UsageError) as caught:
-        graph_pattern(nx.path_graph(3), "my\njob").edges(ranks)
+        graph_pattern(nx.path_graph(3), "my\njob").edges(2)
     assert (caught.value.message, caught.value.hint) == (
-        f"{asked} requested: pattern my\\x0ajob has 3 ranks",
+        "2 GPUs requested: pattern my\\x0ajob has 3 ranks",
         "-n 3",
     )
 
@@ -221,35 +189,12 @@ def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
 # Names and files
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("ring", "ring"),
-        ("all-to-all", "all_to_all"),
-        ("all_to_all", "all_to_all"),
-        ("stencil-2d", "stencil_2d"),
-    ],
-)
-def test_names(text: str, want: str) -> None:
-    """A pattern has its name with either dash."""
-    assert load_pattern(text) == PATTERNS[want]
-
-
-@pytest.mark.parametrize(
-    ("text", "nearest"),
-    [
-        ("rings", ": did you mean ring?"),
-        ("", ""),
-        ("all to all", ": did you mean all-to-all?"),
-    ],
-)
-def test_unknown_name(text: str, nearest: str) -> None:
-    """An unknown name is refused with the nearest one, and with those that are known."""
+def test_names() -> None:
+    """A pattern has its name with either dash; an unknown one is refused with the nearest."""
+    assert load_pattern("all-to-all") == load_pattern("all_to_all") == PATTERNS["all_to_all"]
     with pytest.raises(UsageError) as caught:
-        load_pattern(text)
-    known = "ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, none"
-    assert caught.value.message == f"unknown pattern '{text}'{nearest}"
-    assert caught.value.hint == f"known are {known}, or give a file"
+        load_pattern("all to all")
+    assert caught.value.message == "unknown pattern 'all to all': did you mean all-to-all?"
 
 
 def test_file_without_an_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,26 +207,22 @@ def test_file_without_an_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert load_pattern("./job") == Pattern("job", collective=False, ranks=2, given=((0, 1, 1.0),))
 
 
-@pytest.mark.parametrize("ending", [ending for ending in GRAPH_ENDINGS if ending != ".graphml"])
-def test_edge_list_by_its_ending(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edge_list_by_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that ends as edge lists do is a file, in whatever case, and names the pattern."""
     monkeypatch.chdir(tmp_path)
-    name = f"Job{ending.upper()}"
-    Path(name).write_text("0 1\n")
-    assert load_pattern(name) == Pattern(name, collective=False, ranks=2, given=((0, 1, 1.0),))
+    for ending in set(GRAPH_ENDINGS) - {".graphml"}:
+        name = f"Job{ending.upper()}"
+        Path(name).write_text("0 1\n")
+        want = Pattern(name, collective=False, ranks=2, given=((0, 1, 1.0),))
+        assert load_pattern(name) == want
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "0 1 2.5\n1 2\n",
         "0 1 2.5\n1 2",
         "# a comment\n\n  0\t1  2.5  # another\n\t\n1 2 1\n#\n",
-        "0,1,2.5\n1, 2\n",
-        "\ufeff0,1,2.5\r\n1,2,1\r\n",
-        "2 1\n1 0 2.5",
+        "\ufeff0,1,2.5\r\n1, 2,1\r\n",
         "0 1 1.5\n1 0 1\n1 2 5e-1\n2 1 .5",
         "00 01 2.5\n1 2 1.0",
     ],
@@ -296,62 +237,28 @@ def test_edge_lists(text: str, tmp_path: Path) -> None:
 NO_EDGE = "is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
 NO_RANK = "is no rank: ranks are 0, 1, 2 ..."
 WRONG_LISTS = [
-    ("", ": no edge: a pattern has at least two ranks that talk"),
     ("0 1\n2\n", f":2: '2' {NO_EDGE}"),
     ("0 1\n\n# here\n0 1 2 3\n", f":4: '0 1 2 3' {NO_EDGE}"),
-    ("0 " * 40, f":1: '{'0 ' * 19}0…' {NO_EDGE}"),
     ("source,target,weight\n0,1,2\n", f":1: 'source' {NO_RANK}"),
     ("0 1\n0 -1\n", f":2: '-1' {NO_RANK}"),
     ("0 1234567890\n", f":1: '1234567890' {NO_RANK}"),
     ("0 \u0663\n", f":1: '\u0663' {NO_RANK}"),
     ("0 \x1b[31m\n", f":1: '\\x1b[31m' {NO_RANK}"),
-    ("0 1 fast\n", ":1: edge 0-1: weight: 'fast' is not a number"),
     ("1 2\n\n1 0 -2\n", ":3: edge 0-1: weight: -2.0 is not within 1e-09 to 1e+18"),
-    ("0 1\n1 1\n", ":2: edge 1-1: it joins a rank to itself"),
     ("0 1\n\n1 0\n0 1 5\n", ":4: edge 0 1 stands in line 1 already"),
     ("1 2\n2 3\n", ": rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 3"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS]
-)
-def test_wrong_edge_lists(text: str, want: str, tmp_path: Path) -> None:
-    """A wrong edge list is refused in one line, with its path and the faulty line, if it is one."""
-    path = tmp_path / "job.edges"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        load_pattern(str(path))
-    assert caught.value.message == f"{path}{want}"
-
-
-def test_unreadable_files(tmp_path: Path) -> None:
-    """A file that is missing, a directory, not UTF-8 or too large is refused with its path."""
-    (tmp_path / "binary.edges").write_bytes(b"0 1\n\xff")
-    with (tmp_path / "large.edges").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
-    want = {
-        "none.edges": ": no such file or directory",
-        ".": ": is a directory",
-        "binary.edges": ":2: byte 0xff is not UTF-8",
-        "large.edges": ": larger than 4 MiB",
-    }
-    for name, problem in want.items():
-        with pytest.raises(UsageError) as caught:
-            load_pattern(f"{tmp_path}/{name}")
-        assert caught.value.message == f"{tmp_path}/{name}{problem}"
-
-
-@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
-@pytest.mark.parametrize("file", ["job.graphml", "job.txt", "job"])
-def test_graphml(kind: type[nx.Graph], file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["job.graphml", "job"])
+def test_graphml(file: str, tmp_path: Path) -> None:
     """GraphML is known by its ending or first character, and gives the pattern of its graph."""
-    graph = kind()
+    graph = nx.MultiDiGraph()
     graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
     nx.write_graphml_xml(graph, tmp_path / file)
     got = load_pattern(f"{tmp_path}/{file}")
     assert got == graph_pattern(graph, file)
-    assert got.edges(3)[1][2] == (8.0 if graph.is_multigraph() else 5.0)
+    assert got.edges(3)[1][2] == 8.0
 
 
 KEY = '<key id="w" for="edge" attr.name="weight" attr.type="{}">{}</key>'
@@ -382,13 +289,7 @@ UNREADABLE = ": no GraphML that networkx can read"
 NO_FLOAT = "could not convert string to float"
 WRONG_GRAPHML = [
     ("0 1\n", ":1: no XML that can be read: syntax error"),
-    ("<graphml>\n<graph></graphml>", ":2: no XML that can be read: mismatched tag"),
     ("<html></html>", f"{UNREADABLE}: file not successfully read as graphml"),
-    (graphml(""), ": no edge: a pattern has at least two ranks that talk"),
-    (
-        graphml('<node id="2"/>' + edge(0, 1)),
-        ": ranks 0 and 2 are not joined, not even over other ranks",
-    ),
     (
         graphml(edge(0, 1, 2), key=KEY.format("string", "")),
         ": edge 0-1: weight: '2' is not a number",
@@ -401,16 +302,25 @@ WRONG_GRAPHML = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "want"), WRONG_GRAPHML, ids=[row[1][:50] for row in WRONG_GRAPHML]
-)
-def test_wrong_graphml(text: str, want: str, tmp_path: Path) -> None:
-    """What is no GraphML of a pattern is refused in one line with the path."""
-    path = tmp_path / "job.graphml"
-    path.write_text(text)
+WRONG_FILES = {
+    **{f"job{number}.edges": row for number, row in enumerate(WRONG_LISTS)},
+    **{f"job{number}.graphml": row for number, row in enumerate(WRONG_GRAPHML)},
+    "binary.edges": (b"0 1\n\xff", ":2: byte 0xff is not UTF-8"),
+    "large.edges": (b" " * (MOST_BYTES + 1), ": larger than 4 MiB"),
+    "none.edges": (None, ": no such file or directory"),
+    ".": (None, ": is a directory"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_wrong_files(name: str, tmp_path: Path) -> None:
+    """A wrong file is refused in one line, with its path and the faulty line, if it is one."""
+    content, want = WRONG_FILES[name]
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError) as caught:
-        load_pattern(str(path))
-    assert caught.value.message == f"{path}{want}"
+        load_pattern(f"{tmp_path}/{name}")
+    assert caught.value.message == f"{tmp_path}/{name}{want}"
 
 
 def test_hostile_graphml(tmp_path: Path) -> None:
@@ -426,11 +336,3 @@ def test_hostile_graphml(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UsageError, match=r"that (networkx )?can (be )?read"):
             load_pattern(str(path))
-
-
-def test_pipeline_example() -> None:
-    """The example is two pipelines of four stages, side by side."""
-    chains = {(a, a + 1): 1.0 for a in (0, 1, 2, 4, 5, 6)}
-    copies = {(a, a + 4): 6.0 for a in range(4)}
-    want = tuple((*pair, weight) for pair, weight in sorted({**chains, **copies}.items()))
-    assert load_pattern(str(EXAMPLES / "pipeline.edges")).edges(8) == want

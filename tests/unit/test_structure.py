@@ -6,8 +6,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from gpulaunch.decide.placement.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
@@ -118,14 +116,23 @@ def ours(path: Path) -> set[str]:
     return {name for name in imports(path) if name.split(".")[0] == "gpulaunch"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_run_downward_only(path: Path) -> None:
+def place(path: Path) -> str:
+    """Return a file's path below the package."""
+    return str(path.relative_to(PACKAGE))
+
+
+def test_imports_run_downward_only() -> None:
     """A file imports from its own room and from rooms below it in ROOMS."""
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if own in ("__init__", "__main__"):  # the faces of the package: Python's and the shell's
-        return
-    above = ROOMS[ROOMS.index(own) + 1 :]
-    assert {name for name in ours(path) if room(name) in above} == set()
+    upward = {}
+    for path in FILES:
+        own = place(path).partition("/")[0].removesuffix(".py")
+        if own not in (
+            "__init__",
+            "__main__",
+        ):
+            above = ROOMS[ROOMS.index(own) + 1 :]
+            upward[place(path)] = {name for name in ours(path) if room(name) in above}
+    assert {path: names for path, names in upward.items() if names} == {}
 
 
 def test_every_file_is_in_a_room() -> None:
@@ -185,7 +192,7 @@ def test_each_package_has_one_door() -> None:
     users: dict[str, set[str]] = {}
     for path in FILES:
         for name in imports(path):
-            users.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(PACKAGE)))
+            users.setdefault(name.partition(".")[0], set()).add(place(path))
     other = sys.stdlib_module_names - {"argparse", "ctypes", "tomllib"} | {"gpulaunch"}
     assert {name: files for name, files in users.items() if name not in other} == DOORS
 
@@ -196,25 +203,22 @@ def is_pure(path: Path) -> bool:
     return PURE_MARK in path.read_text()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if is_pure(path)],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_deciding_is_pure(path: Path) -> None:
+def test_deciding_is_pure() -> None:
     """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
-    allowed = ALLOWED.get(str(path.relative_to(PACKAGE)), set())
-    assert {name.partition(".")[0] for name in imports(path)} & IMPURE - allowed == set()
-    wanted = ours(path)
-    for file, name in NAMES.items():
-        if name in wanted or any(one.startswith(name + ".") for one in wanted):
-            assert is_pure(file) or file.name in ("errors.py", "__init__.py"), name
+    for path in filter(is_pure, FILES):
+        allowed = ALLOWED.get(place(path), set())
+        used = {name.partition(".")[0] for name in imports(path)}
+        assert used & IMPURE - allowed == set(), path
+        wanted = ours(path)
+        for file, name in NAMES.items():
+            if name in wanted or any(one.startswith(name + ".") for one in wanted):
+                assert is_pure(file) or file.name in ("errors.py", "__init__.py"), (path, name)
 
 
 def test_decide_is_marked() -> None:
     """Every file of the room that decides carries the mark, but for its __init__.py."""
-    unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
-    assert unmarked == {"__init__.py"}
+    deciding = [path for path in FILES if place(path).startswith("decide/")]
+    assert {path.name for path in deciding if not is_pure(path)} == {"__init__.py"}
 
 
 def test_no_class_name_stands_twice() -> None:
@@ -223,7 +227,7 @@ def test_no_class_name_stands_twice() -> None:
     for path in FILES:
         for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+                places.setdefault(node.name, []).append(place(path))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
@@ -236,7 +240,7 @@ def test_policies_are_known_by_one_file() -> None:
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and node.value in names:
-                found.add((str(path.relative_to(PACKAGE)), node.value))
+                found.add((place(path), node.value))
     assert found == set()
 
 
@@ -247,7 +251,7 @@ def test_launch_imports_what_costs_late() -> None:
     costly = {"rich", "argparse", "pynvml", "gpulaunch.show.terminal"}
     costly |= {_module(path) for path in drawing if _imported(path) & costly}
     for path in FILES:
-        if path not in drawing and str(path.relative_to(PACKAGE)) not in doors:
+        if path not in drawing and place(path) not in doors:
             assert _imported(path) & costly == set(), path
 
 

@@ -9,13 +9,14 @@ from math import comb, sqrt
 from typing import NamedTuple
 
 import pytest
+from values import cases, posed
+from values import machine as load
 
 from gpulaunch.decide.placement.place import place
-from gpulaunch.decide.placement.problem import PlacementProblem, Weights, fragmentation
+from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.decide.placement.search import MOST_SETS
 from gpulaunch.decide.placement.topo_aware import (
     Valuation,
-    communication_range,
     cut_in_two,
     job_weights,
     place_tasks,
@@ -23,9 +24,7 @@ from gpulaunch.decide.placement.topo_aware import (
 )
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import Distances, machine_tree
-from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import as_list
 from gpulaunch.sharing.interference import mean_slowdown
 
@@ -43,13 +42,6 @@ class Machine(NamedTuple):
     @property
     def total(self) -> Counter[int]:
         return Counter(self.socket_of.values())
-
-    def distance(self, a: int, b: int) -> int:
-        return self.far[a, b]
-
-    def cost(self, gpus: Sequence[int]) -> int:
-        """Return Equation 3, the sum of the distances of all pairs."""
-        return sum(self.far[pair] for pair in combinations(gpus, 2))
 
     def value(self, ranks, free=None, *, noise=None, weights=None, edges=None, begun=None):
         """Return what a job is worth, all-to-all unless it has edges, beside noisy sockets."""
@@ -71,8 +63,8 @@ class Machine(NamedTuple):
         """Return place_tasks' answer."""
         return place_tasks(self.value(ranks, free, **job), self.gpus if free is None else free)
 
-    def costs(self, gpus, free=None, edges=None):
-        value = self.value(len(gpus), free, edges=edges)
+    def costs(self, gpus):
+        value = self.value(len(gpus))
         return value.costs(gpus, value.distance(gpus))
 
 
@@ -81,28 +73,17 @@ def all_to_all(ranks: int) -> list[tuple[int, int, float]]:
 
 
 def described(name: str) -> Machine:
-    tree = machine_tree(load_described_machine(name)[0])
+    tree = machine_tree(load(name))
     sockets = {gpu: i for i, socket in enumerate(tree.sockets) for gpu in socket.gpus}
     return Machine(
         sockets, {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
     )
 
 
-NAMES = (
-    "power8-minsky",
-    "pcie-4gpu-workstation",
-    "a100-pcie-4gpu",
-    "summit",
-    "dgx1-v100",
-    "pcie-8gpu-workstation",
-    "dgx-a100",
-    "dgx-h100",
-    "cube-mesh-16",
-    "torus-2d-16",
-    "dgx2",
-)
 SOCKETS = ("power8-minsky", "summit", "dgx1-v100", "pcie-8gpu-workstation")
-MACHINES = {name: described(name) for name in NAMES}
+MACHINES = {
+    name: described(name) for name in (*SOCKETS, "dgx-a100", "cube-mesh-16", "torus-2d-16", "dgx2")
+}
 MINSKY, DGX1, PCIE8 = (
     MACHINES["power8-minsky"],
     MACHINES["dgx1-v100"],
@@ -111,12 +92,6 @@ MINSKY, DGX1, PCIE8 = (
 
 
 # Costs and utility
-
-
-def test_weights_sum_to_one():
-    """Weights are proportions."""
-    assert weights_of(3, 0, 1) == Weights(0.75, 0.0, 0.25)
-    assert weights_of(1e308, 1e308, 0) == Weights(0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -138,25 +113,6 @@ def test_wrong_weights(weights, want):
     assert caught.value.message == want
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_communication_range(name):
-    """The least communication cost is that of all sets, and the largest is at most 2 % off."""
-    machine = MACHINES[name]
-    for count in (1, 2, 3, len(machine.gpus) // 2, len(machine.gpus) - 1):
-        costs = [machine.cost(gpus) for gpus in combinations(machine.gpus, count)]
-        rows = tuple(tuple(machine.far[a, b] for b in machine.gpus) for a in machine.gpus)
-        least, most = communication_range(rows, count)
-        assert least == min(costs)
-        assert 0.98 * max(costs) <= most <= max(costs)
-
-
-def test_fragmentation():
-    """Equation 5 counts what stays free, over the sockets of the placement alone."""
-    free, total = {0: 1, 1: 2, 2: 4}, {0: 2, 1: 2, 2: 4}
-    got = [fragmentation(free, total, sockets) for sockets in ([0], [1], [1, 1], [0, 1], [2, 2, 2])]
-    assert got == [0.0, 0.5, 0.0, 0.25, 0.25]
-
-
 def test_interference():
     """Interference is the mean slowdown of all affected, in which less than 2 % is none.
 
@@ -171,38 +127,29 @@ def test_interference():
     ]
 
 
-def test_utility_of_a_job():
-    """A job does not care for fragmentation; its weight goes to the others in equal parts."""
-    weights = job_weights(weights_of(0, 0, 1))
-    got = [utility((0.25, 0, cost), weights) for cost in (0.0, 1.0)]
-    assert [round(u, 9) for u in got] == [round(0.1 / (0.5 * 0.5 + 0.5 * 0.1), 9)] * 2
-
-
 def test_thresholds_of_table_1():
-    """With 0.3 and 0.5 a split pair waits, a packed one starts; interference of 5 % is bearable.
+    """With 0.3 and 0.5 a split pair waits, a packed one starts; 5 % of interference is bearable.
 
-    That of 40 % is not.
+    That of 40 % is not. What fragmentation weighs, which is no business of a job, goes to the
+    others in equal parts.
     """
     weights = job_weights(Weights())
     packed, split = (utility(MINSKY.costs(gpus), weights) for gpus in ([0, 1], [0, 2]))
-    noisy = [utility((0, slowdown, 0), weights) for slowdown in (0.05, 0.2, 0.4)]
-    assert (packed, round(split, 2)) == (1.0, 0.18)
-    assert [(use >= 0.3, use >= 0.5) for use in noisy] == [
-        (True, True),
-        (True, False),
-        (False, False),
-    ]
+    noisy = [round(utility((0, slowdown, 0), weights), 2) for slowdown in (0.05, 0.2, 0.4)]
+    assert (packed, round(split, 2), noisy) == (1.0, 0.18, [0.62, 0.37, 0.27])
+    weights = job_weights(weights_of(0, 0, 1))
+    assert [utility((0.25, 0, cost), weights) for cost in (0.0, 1.0)] == [
+        pytest.approx(0.1 / (0.5 * 0.5 + 0.5 * 0.1))
+    ] * 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOCKETS)
 def test_idle_machine_is_never_waited_for(name):
     """On an idle machine a job of any size finds a placement that reaches a threshold of 0.5."""
     machine = MACHINES[name]
-    uses = [
-        utility(machine.costs(machine.place(n)), job_weights(Weights()))
-        for n in range(1, len(machine.gpus) + 1)
-    ]
-    assert [use for use in uses if use < 0.5] == []
+    for ranks in range(1, len(machine.gpus) + 1):
+        gpus = machine.place(ranks)
+        assert utility(machine.costs(gpus), job_weights(Weights())) >= 0.5, ranks
 
 
 # Dual recursive bipartitioning
@@ -299,12 +246,11 @@ def drawn_edges(chance: random.Random, ranks: int) -> list[tuple[int, int, float
     return chance.choice([ring, chain, all_to_all(ranks), star, graph])
 
 
-@pytest.mark.parametrize("count", [12])
 @pytest.mark.parametrize("name", [*SOCKETS, "cube-mesh-16", "torus-2d-16"])
-def test_against_every_placement(name, count):
+def test_against_every_placement(name):
     """A ring, chain, star or any graph gets the best of all sets and mappings, the first one."""
     machine = MACHINES[name]
-    for seed in range(count):
+    for seed in range(12):
         chance = random.Random(f"{name} {seed}")
         free = sorted(chance.sample(machine.gpus, chance.randint(1, min(len(machine.gpus), 8))))
         ranks = chance.randint(1, min(len(free), 5 if len(free) < 7 else 4))
@@ -317,6 +263,7 @@ def test_against_every_placement(name, count):
 
 
 MISSED = {
+    "dgx1-v100": (0, 1.0),
     "summit": (1, 0.73),
     "dgx-a100": (3, 0.54),
     "torus-2d-16": (1, 0.25),
@@ -325,17 +272,18 @@ MISSED = {
 """How often the algorithm as published misses the best of 25, and its least share of it."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MISSED)
 def test_the_published_algorithm_alone(name):
     """Algorithms 2 and 3 once, from the top, miss the best set now and then, by much on meshes."""
-    often, least = MISSED.get(name, (0, 1.0))
     shares = []
     for seed in range(25):
         case = random_case(name, seed)
         gpus = cut_in_two(case.value(), case.free)
         assert (len(set(gpus)), set(gpus) <= set(case.free)) == (case.ranks, True)
         shares.append(case.use(gpus) / case.use(case.answer()))
-    assert (sum(share < 1 for share in shares), min(shares) >= least) == (often, True)
+    often, least = MISSED[name]
+    assert sum(share < 1 for share in shares) == often
+    assert min(shares) >= least
 
 
 def test_only_what_is_allowed():
@@ -368,124 +316,39 @@ def test_what_is_not_all_tried():
 )
 def test_the_published_algorithm_is_a_policy(policy, gpus, utility):
     """A ring of four on a DGX-1 V100 finds its one cycle of NVLinks, and as published does not."""
-    topology, free = load_described_machine("dgx1-v100")[0], (1, 2, 3, 4, 5, 7)
-    problem = PlacementProblem(
-        topology,
-        free=free,
-        admitted=free,
-        count=4,
-        pattern=PATTERNS["ring"],
-        sensitive=True,
-        model="cut",
-    )
-    found = place(problem, policy)
+    found = place(posed(load("dgx1-v100"), 4, free=(1, 2, 3, 4, 5, 7)), policy)
     assert (found.gpus, round(found.utility, 2)) == (gpus, utility)
 
 
-TIMELINE = [
-    ("a first job of one GPU takes the first", 1, [0, 1, 2, 3], {}, (0,)),
-    (
-        "a second one that the first disturbs by 7 % goes to the other socket",
-        1,
-        [1, 2, 3],
-        {0: 0.067},
+TIMELINE = {
+    "a first job of one GPU takes the first": (1, [0, 1, 2, 3], {}, (0,)),
+    "a second one that the first disturbs by 7 % goes to the other socket": (
+        *(1, [1, 2, 3], {0: 0.067}),
         (2,),
     ),
-    (
-        "one that is not disturbed stays beside the first, and leaves a socket whole",
-        1,
-        [1, 2, 3],
-        {},
-        (1,),
-    ),
-    (
-        "what disturbs the one less than the other goes beside the one",
-        1,
-        [1, 3],
-        {0: 0.1, 1: 0.03},
-        (3,),
-    ),
-    ("a pair is packed in the socket that became free, not split", 2, [0, 1, 3], {}, (0, 1)),
-    (
-        "where each socket has one GPU left, a pair is split, and the caller may wait",
-        2,
-        [1, 3],
-        {},
-        (1, 3),
-    ),
-]
+    "one that is not disturbed leaves a socket whole": (1, [1, 2, 3], {}, (1,)),
+    "a job goes beside what disturbs it less": (1, [1, 3], {0: 0.1, 1: 0.03}, (3,)),
+    "a pair is packed in the socket that became free": (2, [0, 1, 3], {}, (0, 1)),
+    "where each socket has one GPU left, a pair is split": (2, [1, 3], {}, (1, 3)),
+}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "free", "noise", "want"),
-    [row[1:] for row in TIMELINE],
-    ids=[row[0] for row in TIMELINE],
-)
+@cases(TIMELINE, "ranks", "free", "noise", "want")
 def test_timeline(ranks, free, noise, want):
     """Each decision of the paper's Minsky timeline is made, at equal weights with its slowdowns."""
     assert MINSKY.place(ranks, free, noise=noise) == want
 
 
-WEIGHED = [
-    (
-        "communication alone packs, however noisy and empty the socket is",
-        2,
-        [0, 4, 5, 6, 7],
-        {1: 0.5},
-        (1, 0, 0),
-        (4, 5),
-    ),
-    (
-        "interference alone flees the noisy socket, however far it must spread",
-        2,
-        [0, 4, 5],
-        {1: 0.5},
-        (0, 1, 0),
-        (0, 4),
-    ),
-    ("interference alone takes the quiet socket", 1, [0, 1, 4, 5], {0: 0.2}, (0, 1, 0), (4,)),
-    ("fragmentation alone takes the fuller socket", 1, [0, 1, 2, 5], {1: 0.5}, (0, 0, 1), (5,)),
-    (
-        "fragmentation alone fills up what is left of two sockets",
-        2,
-        [0, 1, 2, 4, 5, 6, 7],
-        {},
-        (0, 0, 1),
-        (0, 1),
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "free", "noise", "weights", "want"),
-    [row[1:] for row in WEIGHED],
-    ids=[row[0] for row in WEIGHED],
-)
-def test_weights_matter(ranks, free, noise, weights, want):
-    """With all weight on one cost that cost alone decides."""
-    assert (
-        tuple(sorted(PCIE8.place(ranks, free, noise=noise, weights=weights_of(*weights)))) == want
-    )
-
-
-def test_costs_of_a_placement():
-    """The costs of a placement are those of its parts, in their order."""
-    assert MINSKY.costs([0, 2]) == (1.0, 0.0, 0.5)
-    assert MINSKY.costs([0, 1], [0, 1, 3]) == (0.0, 0.0, 0.0)
-    noisy = MINSKY.value(2, edges=[], noise={0: 0.5})
-    assert noisy.costs([0, 2], 0.0) == (0.0, 0.5, 0.5)
-
-
 def test_groups_of_a_large_job():
-    """Of 64 tasks, 16 groups of four heavy talkers get a socket each, though all talk a little."""
+    """Of 32 tasks, 8 groups of four heavy talkers get a socket each, though all talk a little."""
     far = {
         (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
-        for a, b in product(range(64), repeat=2)
+        for a, b in product(range(32), repeat=2)
     }
-    nodes = Machine({gpu: gpu // 4 for gpu in range(64)}, far)
-    pairs = list(combinations(range(64), 2))
-    heavy = [(a, b, 10.0) for a, b in pairs if a % 16 == b % 16]
+    nodes = Machine({gpu: gpu // 4 for gpu in range(32)}, far)
+    pairs = list(combinations(range(32), 2))
+    heavy = [(a, b, 10.0) for a, b in pairs if a % 8 == b % 8]
     gpus = nodes.place(
-        64, edges=[(a, b, 0.1) for a, b in pairs if a % 16 != b % 16 and (a + b) % 3 == 0] + heavy
+        32, edges=[(a, b, 0.1) for a, b in pairs if a % 8 != b % 8 and (a + b) % 3 == 0] + heavy
     )
     assert {far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
