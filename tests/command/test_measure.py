@@ -259,7 +259,7 @@ def test_nothing_to_measure(launcher: Launcher, bench: Bench, tmp_path: Path) ->
         ([], {}, (2, replaces, "-o names another file")),
         (DGX, {}, (2, "--measure is about this machine, but another one is named", None)),
         (
-            [],
+            ["-o", str(tmp_path / "x.toml")],
             {"GPULAUNCH_TOPOLOGY": "dgx1-v100"},
             (2, "dgx1-v100 is only described: there is nothing to measure", None),
         ),
