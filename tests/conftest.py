@@ -132,9 +132,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Let a test that hangs fail alone; waits in tests have no deadline but this.
 
     After a minute it is asked what a start of Python costs on this machine at that moment: a test
-    may take as long as 10,000 of these, and the long form of one ten times as long.
+    may take as long as 10,000 of these, and the long form of one, or one on a GPU, ten times as
+    long.
     """
-    starts = 100_000 if item.get_closest_marker("long") else 10_000
+    takes_long = item.get_closest_marker("long") or "gpu" in item.path.parts
+    starts = 100_000 if takes_long else 10_000
     began = time.monotonic()
 
     def look(*_: object) -> None:

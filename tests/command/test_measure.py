@@ -5,13 +5,12 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import DGX, Launcher
+from conftest import DGX, Launcher, complaint, held
 
 from gpulaunch.files.toml import tomllib
 
@@ -115,43 +114,42 @@ def test_one_of_each_kind(launcher: Launcher, bench: Bench, tmp_path: Path) -> N
     assert launcher.records() == []
 
 
-def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
-    """Eq. 2 fitted to this machine stands beside cut and published coefficients, with errors."""
-    found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
-    errors = found["root_mean_square_error_gb_per_s"]
+def test_machine_file(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:  # noqa: ARG001
+    """Measurements go to the user's machine file, which describes the machine, with their errors.
+
+    -o bandwidth_model=measured gives a set the figure of its kind, and is refused before that and
+    with other GPUs.
+    """
+    model = ("-o", "bandwidth_model=measured", "--", "true")
+    done = launcher.run(*model)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == complaint(
+        f"-o bandwidth_model=measured: nothing was measured of {os.uname().nodename}",
+        "'gpulaunch topo --measure' does it, on idle GPUs",
+    )
+    errors = measured(launcher)["root_mean_square_error_gb_per_s"]
     assert errors["refit"] == pytest.approx(0, abs=1e-6)  # 14 coefficients for five sets
     assert errors["mapa"] > errors["refit"]
     want = ((1**2 + 1**2 + 0.5**2 + 13**2 + 20**2) / 5) ** 0.5
     assert errors["cut"] == pytest.approx(want)
-    table = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml")).stdout
-    assert "2x NV2 50, 2x NV1 25" in table
-    assert "refit: the 14 coefficients of Eq. 2 by least squares over these 5 sets" in table
-
-
-def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
-    """Measurements go to the user's machine file, with date and tool, and describe the machine."""
-    done = launcher.run("topo", "--measure")
     path = own_file(launcher)
-    assert f"written to {path}; -o bandwidth_model=measured goes by it" in done.stdout
     document = tomllib.loads(path.read_text())
     assert document["measurement"]["tool"] == "nccl-tests"
-    want = {"gpus": [0, 2], "ring": ["NV1 25"], "all_reduce_gb_per_s": 21.0}
-    assert document["measured"][1] == want
+    assert document["measured"][1] == {
+        "gpus": [0, 2],
+        "ring": ["NV1 25"],
+        "all_reduce_gb_per_s": 21.0,
+    }
     described = json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
-    found = json.loads(launcher.run("topo", "--json").stdout)
-    assert described["links"] == found["links"]
-
-
-@pytest.mark.parametrize(
-    ("only", "want"),
-    [("1,3", 21.0), ("1,2", 6.5), ("0,1,3", 7.0)],
-)
-def test_measured_model(launcher: Launcher, bench: Bench, only: str, want: float) -> None:  # noqa: ARG001
-    """-o bandwidth_model=measured gives a set the figure of its kind."""
-    launcher.run("topo", "--measure")
-    document = by_measurement(launcher, "--only", only, "-n", str(len(only.split(","))))
-    found = document["scores"]["effective_bandwidth_gb_per_s"]
-    assert (document["bandwidth_model"], found) == ("measured", want)
+    assert described["links"] == json.loads(launcher.run("topo", "--json").stdout)["links"]
+    for only, want in (("1,3", 21.0), ("1,2", 6.5), ("0,1,3", 7.0)):
+        found = by_measurement(launcher, "--only", only, "-n", str(len(only.split(","))))
+        assert found["bandwidth_model"] == "measured"
+        assert found["scores"]["effective_bandwidth_gb_per_s"] == want
+    for gpu in range(4):
+        nvml.change(gpu, name="A100", uuid=f"GPU-new-{gpu}")
+    done = launcher.run(*model)
+    assert (done.returncode, "nothing was measured of" in done.stderr) == (2, True)
 
 
 def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench) -> None:
@@ -164,108 +162,65 @@ def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench)
     assert scores["effective_bandwidth_gb_per_s"] == 30.0  # two single ones at 15
 
 
-def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
-    """Without measurements the model is refused, with the command that makes them."""
-    done = launcher.run("-o", "bandwidth_model=measured", "--", "true")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "gpulaunch: error: -o bandwidth_model=measured: nothing was measured of "
-        f"{os.uname().nodename}\n"
-        "gpulaunch: hint: 'gpulaunch topo --measure' does it, on idle GPUs\n"
-    )
-
-
 def test_idle_gpus_alone(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:
-    """GPUs that are leased or in use are not touched, and what is measured is held meanwhile."""
+    """GPUs that are leased or in use are not touched; with fewer than two others the status is 75.
+
+    Beyond five GPUs all idle ones are measured together, too.
+    """
     nvml.add(f"process 2 {os.getpid()} 300")
-    hold = ("--only", "0", "--", "sh", "-c", "echo held; read line")
-    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
-        holder.stdout.readline()
+    with held(launcher, "--only", "0"):
         measured(launcher)
-        holder.communicate("")
     assert bench.asked() == ["1,3"]
-
-
-def test_too_few_idle(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:
-    """With fewer than two idle GPUs there is nothing to measure yet: status 75."""
-    nvml.add(*(f"process {gpu} {os.getpid()} 300" for gpu in range(3)))
+    nvml.add(*(f"process {gpu} {os.getpid()} 300" for gpu in range(2)))
     done = launcher.run("topo", "--measure")
     found = "at least 2 GPUs requested: 1 of 4 is free, 3 are in use outside gpulaunch"
-    assert (done.returncode, found in done.stderr) == (75, True), done.stderr
-    assert not Path(f"{bench.file}.log").exists()
-
-
-def test_failing_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A failed benchmark is told in its own last words, nothing is written, the GPUs are freed."""
-    bench.tell({"fails": "GPU-0,GPU-2"})
-    done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
-    assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr.endswith(
-        "ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n"
-    )
-    assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
+    assert (done.returncode, found in done.stderr, bench.asked()) == (75, True, ["1,3"])
+    nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
+    bench.tell({"otherwise": 6.0})
+    measured(launcher)
+    assert bench.asked()[1:] == ["0,1", "0,1,2", "0,1,2,3", "0,1,2,3,4", "0,1,2,3,4,5,6"]
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, signal.SIGHUP],
-    ids=["int", "hup"],
+    ("told", "want"),
+    [
+        (
+            {"fails": "GPU-0,GPU-2"},
+            "ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n",
+        ),
+        ({"otherwise": 0.0}, " printed no figures\n"),
+    ],
 )
+def test_failing_benchmark(launcher: Launcher, bench: Bench, told: dict, want: str) -> None:
+    """A failed benchmark is told in its own last words, nothing is written, the GPUs are freed."""
+    bench.tell(told)
+    done = launcher.run("topo", "--measure")
+    assert (done.returncode, done.stdout, done.stderr.endswith(want)) == (125, "", True)
+    assert (launcher.records(), own_file(launcher).exists()) == ([], False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["int", "kill"])
 def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: int) -> None:
-    """A signal ends the benchmark, frees the GPUs, writes nothing, and ends by that signal."""
+    """A signal ends the benchmark, frees the GPUs, writes nothing, and ends by that signal.
+
+    After KILL the GPUs are held for as long as the benchmark runs.
+    """
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     bench.tell({"waits": "GPU-0,GPU-2", "fifo": str(fifo)})
-    with launcher.start("topo", "--measure", "-o", str(tmp_path / "machine.toml")) as process:
+    with launcher.start("topo", "--measure") as process:
         writer = os.open(fifo, os.O_WRONLY)  # returns when the benchmark reads
         process.send_signal(number)
-        assert process.wait(20) == -number
-        poll = select.poll()
-        poll.register(writer, select.POLLERR)
-        assert poll.poll(20_000) == [(writer, select.POLLERR)]  # nobody reads any more
+        assert process.wait() == -number
+        if number == signal.SIGKILL:
+            assert launcher.run("--", "true").returncode == 75
+        else:
+            poll = select.poll()
+            poll.register(writer, select.POLLERR)
+            assert poll.poll() == [(writer, select.POLLERR)]  # nobody reads any more
         os.close(writer)
-    assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
-
-
-def test_figures_of_nothing(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A benchmark whose links carry nothing has failed, and no unreadable file is written."""
-    bench.tell({"otherwise": 0.0})
-    done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
-    assert (done.returncode, done.stderr.endswith(" printed no figures\n")) == (125, True)
-    assert not (tmp_path / "machine.toml").exists()
-
-
-def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:  # noqa: ARG001
-    """What was measured with other GPUs in this machine does not count."""
-    launcher.run("topo", "--measure")
-    for gpu in range(4):
-        nvml.change(gpu, name="A100", uuid=f"GPU-new-{gpu}")
-    done = launcher.run("-o", "bandwidth_model=measured", "--", "true")
-    assert (done.returncode, "nothing was measured of" in done.stderr) == (2, True)
-
-
-def test_all_gpus_together(
-    launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path
-) -> None:
-    """Beyond five GPUs all idle ones are measured together, too."""
-    nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
-    bench.tell({"otherwise": 6.0})
-    measured(launcher, "-o", str(tmp_path / "machine.toml"))
-    assert bench.asked() == ["0,1", "0,1,2", "0,1,2,3", "0,1,2,3,4", "0,1,2,3,4,5,6"]
-
-
-def test_killed(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """After the launcher is killed, the GPUs are held for as long as the benchmark runs."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    bench.tell({"waits": "GPU-0,GPU-2", "fifo": str(fifo)})
-    with launcher.start("topo", "--measure", "-o", str(tmp_path / "machine.toml")) as process:
-        writer = os.open(fifo, os.O_WRONLY)
-        process.kill()
-        process.wait()
-        assert launcher.run("--", "true").returncode == 75
-        os.close(writer)  # the benchmark goes on, and ends
-    assert launcher.run("--wait-timeout", "20s", "--", "echo", "ran").stdout == "ran\n"
+    assert launcher.run("--wait", "--", "echo", "ran").stdout == "ran\n"
+    assert (launcher.records(), own_file(launcher).exists()) == ([], False)
 
 
 def test_what_a_benchmark_leaves_behind(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
@@ -291,53 +246,39 @@ def test_inside_a_lease(launcher: Launcher, bench: Bench, tmp_path: Path) -> Non
     assert bench.asked() == ["1,3", "0,2"]
 
 
-@pytest.mark.usefixtures("bench")
-def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
-    """An unwritable file, or one that the user wrote, is told before anything is measured."""
-    done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
-    assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")
-    own = own_file(launcher)
+def test_nothing_to_measure(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
+    """What cannot be measured, or written, is told before anything is measured."""
+    path, own = launcher.environment["PATH"], own_file(launcher)
     own.parent.mkdir(parents=True)
     own.write_text('name = "mine"\n')
-    done = launcher.run("topo", "--measure")
-    assert (done.returncode, done.stderr) == (
-        2,
+    few = tmp_path / "few"
+    few.mkdir()
+    replaces = f"{own} describes this machine, and measuring would replace it"
+    for options, changes, want in (
+        (["-o", "/proc/no/machine.toml"], {}, (125, "/proc/no/machine.toml", None)),
+        ([], {}, (2, replaces, "-o names another file")),
+        (DGX, {}, (2, "--measure is about this machine, but another one is named", None)),
         (
-            f"gpulaunch: error: {own} describes this machine, and measuring would replace it\n"
-            "gpulaunch: hint: -o names another file\n"
+            ["-o", str(tmp_path / "x.toml")],
+            {"GPULAUNCH_TOPOLOGY": "dgx1-v100"},
+            (2, "dgx1-v100 is only described: there is nothing to measure", None),
         ),
-    )
+        (
+            ["-o", str(tmp_path / "x.toml")],
+            {"PATH": str(few)},
+            (
+                125,
+                "no all-reduce benchmark on PATH: all_reduce_perf",
+                "build it from github.com/NVIDIA/nccl-tests",
+            ),
+        ),
+    ):
+        launcher.environment |= changes
+        done = launcher.run("topo", "--measure", *options)
+        status, line, hint = want
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.startswith(complaint(line, hint).rstrip("\n"))
+        launcher.environment["PATH"] = path
+        launcher.environment.pop("GPULAUNCH_TOPOLOGY", None)
     assert own.read_text() == 'name = "mine"\n'
-    assert not Path(tmp_path, "bandwidths.json.log").exists()
-
-
-def test_described_machine(launcher: Launcher) -> None:
-    """A described machine has nothing to measure."""
-    done = launcher.run("topo", "--measure", *DGX)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "gpulaunch: error: --measure is about this machine, but another one is named\n",
-    )
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    done = launcher.run("topo", "--measure")
-    assert (
-        done.stderr
-        == "gpulaunch: error: dgx1-v100 is only described: there is nothing to measure\n"
-    )
-
-
-def test_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
-    """Without a benchmark at hand one line says what was looked for."""
-    programs = tmp_path / "few"
-    programs.mkdir()
-    Path(programs, "gpulaunch").symlink_to(launcher.script)
-    launcher.environment["PATH"] = str(programs)
-    done = launcher.run("topo", "--measure")
-    assert (done.returncode, done.stderr) == (
-        125,
-        (
-            "gpulaunch: error: no all-reduce benchmark on PATH: all_reduce_perf\n"
-            "gpulaunch: hint: build it from github.com/NVIDIA/nccl-tests\n"
-        ),
-    )
+    assert not Path(f"{bench.file}.log").exists()

@@ -1,39 +1,14 @@
 """Plans as `gpulaunch plan` prints them."""
 
 import json
-from pathlib import Path
 
 import pytest
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "queue.toml"
 
 
 def planned(launcher, *arguments: str) -> dict:
     done = launcher.run("plan", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def test_the_example_is_planned(launcher, queue_file) -> None:
-    """The shipped example has a plan for each objective."""
-    for objective in ("throughput", "energy", "product"):
-        text = EXAMPLE.read_text().replace('objective = "energy"', f'objective = "{objective}"')
-        document = planned(launcher, queue_file(text))
-        assert (document["objective"], document["gpu_model"]) == (
-            objective,
-            "A100X converged accelerator, 80 GB",
-        )
-        assert document["predicted"]["throughput"] > 1
-
-
-def test_the_table_says_the_same(launcher) -> None:
-    """The table has every job, group and reason, and calls it predicted."""
-    text = launcher.run("plan", str(EXAMPLE)).stdout
-    document = planned(launcher, str(EXAMPLE))
-    for group in document["groups"]:
-        assert all(member["name"] in text for member in group["jobs"])
-        assert not group["why_alone"] or group["why_alone"] in text
-    assert "predicted" in text
 
 
 @pytest.fixture
@@ -99,12 +74,13 @@ def test_the_tolerance_of_a_queue_counts(launcher, queue_file) -> None:
 
 
 def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
-    """Number of GPUs and a job's own power are what the file says."""
+    """Number of GPUs, idle power and a job's own power are what the file says."""
     body = "".join(
         f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab"
     )
-    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\n{body}"))
+    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nidle_power_w = 40\n{body}"))
     assert [group["gpu"] for group in document["groups"]] == [0, 1]
+    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
     assert document["sequential"]["energy_j"] == pytest.approx(2 * 200 * 84.1)  # s, of the profile
 
 
@@ -121,47 +97,24 @@ def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
     assert [group["predicted"]["start_s"] for group in groups] == [0, 15, 30]
 
 
-def test_measured_idle_power_counts(launcher, queue_file) -> None:
-    """idle_power_w replaces the estimate."""
-    path = queue_file(f"{HEAD}idle_power_w = 40\n[[job]]\nname = 'a'\n{FULL}")
-    document = planned(launcher, path)
-    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
-
-
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
         ("gpu_memory = '1GiB'\njob = []\n", None, "key 'gpu' is missing"),
-        ("gpu = 'zx81'\ngpu_memory = '1GiB'\njob = [1]\n", 1, "unknown GPU model 'zx81'"),
         (
             "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n",
             1,
             "GPU model 'h100' can be 3 models: name one: ",
         ),
         ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no amount of memory"),
-        (
-            f"{HEAD}objective = 'fame'\njob = []\n",
-            3,
-            "'fame' is none of throughput, energy, product",
-        ),
-        (f"{HEAD}weights = [1]\njob = [1]\n", 3, "weights: "),
         (f"{HEAD}weights = [nan, 1]\njob = [1]\n", 3, "nan is not within 0 to 10"),
-        (f"{HEAD}gpus = 0\njob = []\n", 3, "0 is not within 1"),
         (f"{HEAD}job = []\n", 3, "job: there is none"),
-        (f"{HEAD}job = [1]\n", 3, "1 is not a table"),
         (f"{HEAD}[[job]]\nsm = 1\n", 3, "neither a name nor a profile"),
-        (f"{HEAD}[[job]]\nname = 'a'\nsm = 101\n", 5, "101 is not within 0 to 100"),
-        (f"{HEAD}[[job]]\nname = 'a'\nspeed = 1\n", 5, "unknown key 'speed'"),
         (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'nix'\n", 5, "unknown profile 'nix'"),
         (
             f"{HEAD}[[job]]\nname = 'a'\nprofile = 'alexnet'\n",
             3,
             "job 'a': nobody says its sm, memory_bandwidth, memory, duration_s",
-        ),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\nsm = 1\nmemory = '1G'\nmemory_bandwidth = 1\n",
-            3,
-            "says its duration_s",
         ),
         (
             f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""),

@@ -1,6 +1,5 @@
 """`gpulaunch profile scan` of source, of NCCL's log, and of Nsight Compute's counters."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from conftest import Launcher
 from gpulaunch.files.toml import tomllib
 
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
-SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"
 RANK = "host:{pid}:{pid} [{rank}] NCCL INFO "
 INIT = RANK + (
     "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} "
@@ -44,7 +42,6 @@ METRICS = (
 def files(tmp_path: Path) -> Path:
     """Return a folder with a file of each kind."""
     (tmp_path / "train.py").write_text(DDP)
-    (tmp_path / "quiet.py").write_text(SILENT)
     ranks = [{"pid": 10 + rank, "rank": rank, "ranks": 4, "group": "a"} for rank in range(4)]
     lines = [INIT.format(**rank) for rank in ranks]
     lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
@@ -55,36 +52,6 @@ def files(tmp_path: Path) -> Path:
 
 def read(path: Path) -> dict:
     return tomllib.loads(path.read_text())
-
-
-def test_scan_as_json(launcher: Launcher, files: Path) -> None:
-    """The document has the calls with file and line, pattern, sensitivity and confidence."""
-    done = launcher.run("profile", "scan", "train.py", "--json", cwd=files)
-    document = json.loads(done.stdout)
-    assert (done.returncode, done.stderr) == (0, "")
-    api = "torch.nn.parallel.DistributedDataParallel"
-    assert document["calls"] == [{"file": "train.py", "line": 2, "api": api, "pattern": "ring"}]
-    assert [document[key] for key in ("pattern", "sensitive", "confidence")] == [
-        "ring",
-        True,
-        "certain",
-    ]
-
-
-def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
-    """Where nothing communicates the calls are empty, and the pattern is none."""
-    document = json.loads(launcher.run("profile", "scan", "quiet.py", "--json", cwd=files).stdout)
-    assert (document["calls"], document["pattern"], document["sensitive"]) == ([], "none", False)
-
-
-def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
-    """Where nothing was found, but that is not certain, no profile is written."""
-    (tmp_path / "job.py").write_text("import mystery\nmystery.train()\n")
-    done = launcher.run("profile", "scan", "job.py", "-o", "job.toml", cwd=tmp_path)
-    assert (done.returncode, (tmp_path / "job.toml").exists()) == (0, False)
-    assert done.stderr == (
-        "gpulaunch: warning: nothing for a profile was found, and nothing is written to job.toml\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -135,25 +102,6 @@ def test_a_log_without_calls(launcher: Launcher, tmp_path: Path) -> None:
     done = launcher.run("profile", "scan", "--nccl-log", "nccl.log", "-o", "y.toml", cwd=tmp_path)
     assert (done.returncode, (tmp_path / "y.toml").exists()) == (0, False)
     assert "nothing for a profile was found, and nothing is written to y.toml" in done.stderr
-
-
-def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
-    """A log whose ranks talk in two groups makes a valid profile, without its graph."""
-    ranks = [{"pid": 10 + r, "rank": r % 2, "ranks": 2, "group": "ab"[r // 2]} for r in range(4)]
-    worlds = [{"pid": 20 + r, "rank": r, "ranks": 4, "group": "c"} for r in range(4)]
-    lines = [INIT.format(**rank) for rank in (*ranks, *worlds)]
-    lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
-    (tmp_path / "nccl.log").write_text("".join(lines))
-    assert (
-        launcher.run(
-            "profile", "scan", "--nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path
-        ).returncode
-        == 0
-    )
-    done = launcher.run("profile", "show", "x.toml", cwd=tmp_path)
-    assert (done.returncode, "edges" in read(tmp_path / "x.toml")["communication"]) == (0, False), (
-        done.stderr
-    )
 
 
 def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> None:

@@ -35,19 +35,6 @@ def test_without_mps_there_is_no_curve(launcher: Launcher, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("dgx1_v100")
-def test_beside_built_in_loads(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:
-    """Synthetic loads of memory and links each run beside the job until it is measured."""
-    launcher.environment = cuda.environment(launcher.environment)
-    path = tmp_path / "job.toml"
-    done = measured(launcher, path, "--pair synthetic --runs 2", "sleep", "0.5")
-    assert done.returncode == 0, done.stderr
-    slowdowns = tomllib.loads(path.read_text())["collocation"]["slowdown_percentage"]
-    assert sorted(slowdowns) == ["synthetic-link", "synthetic-memory"]
-    assert all(slowdown < 60 for slowdown in slowdowns.values())
-    assert launcher.records() == []
-
-
-@pytest.mark.usefixtures("dgx1_v100")
 def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:
     """A load that cannot run ends the measuring with one line, and nothing is written."""
     cuda.settings["FAKE_CUDA_FAIL"] = "cuInit:999"

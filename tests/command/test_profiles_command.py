@@ -11,15 +11,6 @@ from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.layers import variants_of
 
 
-def test_launch_names_who_asks_for_a_missing_base(launcher: Launcher, files: Path) -> None:  # noqa: F811
-    """A launch tells the line that asks for a file that is not there."""
-    path = files / "own.toml"
-    path.write_text(OWN.replace("./below", "./beneath"))
-    status, said = dry_run(launcher, "-p", str(path))
-    want = f"gpulaunch: error: {path}:2: base: {files}/beneath.toml: no such file or directory\n"
-    assert (status, said) == (2, want)
-
-
 def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path: Path) -> None:
     """A named pipe is refused at once, by show and launch; a pipe from the shell is read."""
     path = tmp_path / "fifo"
@@ -118,46 +109,6 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
         ["wrongname@a"],
         set(),
     )
-
-
-def test_list_has_everything(launcher: Launcher) -> None:
-    """`profile list --json` has each profile's file, and what may be asked of it."""
-    found = {
-        one["name"]: one for one in json.loads(launcher.run("profile", "list", "--json").stdout)
-    }
-    assert set(found) == set(profile_names())
-    assert found["alexnet"]["variants"] == [f"alexnet@batch={n}" for n in (1, 2, 4, 8, 64, 128)]
-    assert found["kripke"]["variants"] == ["kripke@size=1", "kripke@size=4"]
-    kripke = found["kripke-1x"]
-    assert kripke["document"]["counters"]["warp_occupancy_percentage"] == 32.61
-    assert "@batch=128" in launcher.run("profile", "list").stdout
-
-
-def test_what_people_run_comes_first(launcher: Launcher, tmp_path: Path) -> None:
-    """One's own profiles and those of today are listed before the benchmarks of papers."""
-    own = tmp_path / "gpulaunch" / "profiles"
-    own.mkdir(parents=True)
-    (own / "zebra.toml").write_text('name = "zebra"')
-    launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
-    wanted = ("what people run", "ddp", "vgg16", "zebra", "benchmarks of papers", "alexnet")
-    lines = launcher.run("profile", "list").stdout.splitlines()
-    firsts = [line if line in wanted else line.partition(" ")[0] for line in lines]
-    assert [first for first in firsts if first in wanted] == list(wanted)
-    listed = json.loads(launcher.run("profile", "list", "--json").stdout)
-    found = {one["name"]: one["benchmark"] for one in listed}
-    assert (found["zebra"], found["ddp"], found["alexnet"]) == (False, False, True)
-
-
-def test_estimated_figures_are_marked(launcher: Launcher) -> None:
-    """An estimated figure has a mark in the list, and the word where a profile is shown."""
-    row = next(
-        line
-        for line in launcher.run("profile", "list").stdout.splitlines()
-        if line.startswith("vgg16")
-    )
-    assert row.split()[3:7] == ["6.527", "GiB", "~100", "~79"]
-    shown = launcher.run("profile", "show", "vgg16").stdout
-    assert ("299 W (estimated)" in shown, "6.527 GiB (estimated)" in shown) == (True, False)
 
 
 def test_everything_that_is_shipped_can_be_read() -> None:

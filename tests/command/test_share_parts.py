@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from conftest import Launcher, held
 from test_sharing_launch import DGX, dry, indices, status
 
@@ -27,13 +26,17 @@ def profile(
     return "-p", str(path)
 
 
-@pytest.mark.parametrize("parts", [("25%",) * 4, ("1/2", "1/3"), ("10%",) * 10, ("3/4", "1/4")])
-def test_parts_fill_a_gpu(launcher: Launcher, parts: tuple[str, ...]) -> None:
-    """Parts come together on one GPU up to the whole, however many they are, and no further."""
+def test_parts_fill_a_gpu(launcher: Launcher) -> None:
+    """Parts come together on one GPU up to the whole, guests too, and no further."""
     with ExitStack() as stack:
-        for part in parts:
-            job = stack.enter_context(held(launcher, *DGX, "--only", "0", f"--share={part}"))
-            assert job.gpus == "GPU-dgx1-v100-0"
+        for part in ("10%",) * 4 + ("1/3",):
+            stack.enter_context(held(launcher, *DGX, "--only", "0", f"--share={part}"))
+        guest = stack.enter_context(held(launcher, *DGX, "--share=1/4", "--guest"))
+        assert guest.gpus == "GPU-dgx1-v100-0"
+        guests = [lease["guest"] for lease in status(launcher, *DGX)["leases"]]
+        assert sorted(guests) == [False] * 5 + [True]
+        shown = launcher.run("status", *DGX).stdout
+        assert (shown.count("0 (25 %, guest)"), shown.count("0 (10 %)")) == (1, 4)
         refused = dry(launcher, *DGX, "--only", "0", "--share=1/4")
         assert (refused["status"], "average SM utilization 1" in refused["reason"]) == (75, True)
         assert indices(dry(launcher, *DGX, "--share=1/4")) != [0]
@@ -62,36 +65,6 @@ def test_an_incomplete_profile(launcher: Launcher) -> None:
         with held(launcher, *short):
             refused = dry(launcher, *whole)
             assert (refused["status"], "maximum memory" in refused["reason"]) == (75, True)
-
-
-def test_a_part_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """allocate(share="1/2") means the same as --share=1/2."""
-    import gpulaunch
-
-    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    with gpulaunch.allocate(topology="dgx1-v100", share="1/2") as lease:
-        assert lease.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-
-
-# ------------------------------------------------------------------------------------------- guests
-
-
-def test_a_guest(launcher: Launcher) -> None:
-    """A guest shares with guarded jobs, and status tells which it is."""
-    with (
-        held(launcher, *DGX, "--share=1/2") as guarded,
-        held(launcher, *DGX, "--share=1/4", "--guest") as guest,
-    ):
-        assert guest.gpus == guarded.gpus
-        assert sorted(lease["guest"] for lease in status(launcher, *DGX)["leases"]) == [
-            False,
-            True,
-        ]
-        shown = launcher.run("status", *DGX).stdout
-        assert shown.count("0 (25 %, guest)") == shown.count("0 (50 %)") == 1
-
-
-# --------------------------------------------------------------------------------- the memory limit
 
 
 def test_what_may_come_together_counts_limits(launcher: Launcher) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -51,6 +50,8 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
             (True, 100, 1 << 30),
             (True, 100, 1 << 30),
         ]
+        paces = sorted(lease["promised_pace"] for lease in document["leases"])
+        assert paces == [pytest.approx(1 / 1.01, rel=1e-3), 1.0]  # at the start of each
         table = launcher.run("status", *DGX).stdout.splitlines()
         assert table[0] == "dgx1-v100: 7 of 8 GPUs free: 1-7 (Tesla V100-SXM2-16GB)"
         assert ["  0 (shared)  " in line for line in table[3:]] == [True, True]
@@ -59,18 +60,6 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
         assert dry(launcher, *DGX, "-n", "8")["status"] == 75
     assert status(launcher, *DGX)["leases"] == []
     assert launcher.records() == []
-
-
-def test_the_promise_is_in_the_document(launcher: Launcher) -> None:
-    """Status --json has what pace each job was promised at its start, beside those then there."""
-    options = (*DGX, "--share", "-o", "utilization=40,20", "--memory", "1GiB")
-    with held(launcher, *options, "--only", "0"):
-        promised = dry(launcher, *options, "--only", "0")["sharing"]["predicted_stp"]
-        with held(launcher, *options, "--only", "0"):
-            document = status(launcher, *DGX)
-            first, second = sorted(document["leases"], key=lambda lease: -lease["promised_pace"])
-            assert first["promised_pace"] == 1.0
-            assert second["promised_pace"] == pytest.approx(promised / 2, rel=1e-3)
 
 
 def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
@@ -107,29 +96,33 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)
 
 
-def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
-    """--explain calls a job "?" that publishes neither a name nor its program."""
-    launcher.environment |= {"GPULAUNCH_PUBLISH": "nothing"}
-    with held(launcher, *BOX, *LIGHT):
-        done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
-    assert re.search(r" beside \? \([0-9a-f]{12}\), 100 % of the SMs", done.stdout)
-
-
 def test_many_at_once(launcher: Launcher) -> None:
     """Jobs that come at once all find a place, together where they may, and none is told busy."""
     jobs = [
         launcher.start(
             *DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE
         )
-        for _ in range(16)
+        for _ in range(8)
     ]
-    assert [job.stdout.readline() for job in jobs] == ["started\n"] * 16
+    assert [job.stdout.readline() for job in jobs] == ["started\n"] * 8
     clients = sorted(len(gpu["leases"]) for gpu in status(launcher, *DGX)["gpus"])
-    assert clients == [0, 0, 1, 3, 3, 3, 3, 3]
+    assert clients == [0, 0, 0, 0, 0, 2, 3, 3]
     for job in jobs:
-        job.communicate("\n", timeout=30)
-    assert [job.returncode for job in jobs] == [0] * 16
+        job.communicate("\n")
+    assert [job.returncode for job in jobs] == [0] * 8
     assert launcher.records() == []
+
+
+def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
+    """A job whose launcher was killed keeps its share, others join it, and its end frees it."""
+    job = Held(launcher, *DGX, *LIGHT)
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    beside = dry(launcher, *DGX, *LIGHT)
+    assert (indices(beside), beside["shared"]) == ([0], True)
+    assert indices(dry(launcher, *DGX)) != [0]
+    os.kill(job.job_pid, signal.SIGKILL)
+    job.process.communicate()
 
 
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
@@ -163,8 +156,8 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
     assert "waiting as number 1" in second.stderr.readline()
     outer.stdin.write("\n")
     outer.stdin.flush()
-    outer.wait(30)
-    found, said = second.communicate(timeout=30)
+    outer.wait()
+    found, said = second.communicate()
     assert [line.partition("=")[0] for line in found.splitlines()] == [
         "CUDA_DEVICE_ORDER",
         "CUDA_VISIBLE_DEVICES",
@@ -189,41 +182,10 @@ def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> N
         second = launcher.start(*BOX, *half, "--wait", *ENV)
         assert "waiting as number 2" in second.stderr.readline()
         assert leaver.end() == 7
-        output, _ = second.communicate(timeout=4)
+        output, _ = second.communicate()
         assert "CUDA_VISIBLE_DEVICES=GPU-a100-pcie-4gpu-2" in output
         assert first.poll() is None
-    first.communicate(timeout=30)
-
-
-def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
-    """A job whose launcher was killed keeps its share, others join it, and its end frees it."""
-    job = Held(launcher, *DGX, *LIGHT)
-    os.kill(job.process.pid, signal.SIGKILL)
-    job.process.wait()
-    assert indices(dry(launcher, *DGX, *LIGHT)) == [0]
-    assert dry(launcher, *DGX, *LIGHT)["shared"] is True
-    assert indices(dry(launcher, *DGX)) != [0]
-    os.kill(job.job_pid, signal.SIGKILL)
-    job.process.stdout.close()
-    job.process.stderr.close()
-    job.process.stdin.close()
-
-
-def test_waiting_to_share(launcher: Launcher) -> None:
-    """A job that may not join yet waits with --wait, and comes when the other has gone."""
-    options = ("--topology", "dgx1-v100", "--only", "0")
-    with held(launcher, *options, *HEAVY) as first:
-        refused = launcher.run(*options, *HEAVY, "--", "true")
-        assert refused.returncode == 75
-        assert (
-            "of those to share: GPU 0: average SM utilization 190 % of at most 100 %"
-            in refused.stderr
-        )
-        waiting = launcher.start(*options, *HEAVY, "--wait", *ENV)
-        assert "waiting as number 1" in waiting.stderr.readline()
-        assert first.end() == 7
-    output, _ = waiting.communicate(timeout=30)
-    assert "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0" in output
+    first.communicate()
 
 
 def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,24 +17,22 @@ PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears
 import functools
 import json
 import os
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from conftest import until, wait_for_end
 
 CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps_client"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-PATIENCE_S = 20
 _STAND_IN = Path(__file__).with_name("stand_in")
 _BUILT = Path(__file__).parents[2] / "build" / "mps-control"
 _REAL = Path(
@@ -131,7 +129,7 @@ class Mps:
         self, arguments: list[str], text: str | None, environment: dict, **options
     ) -> subprocess.CompletedProcess:
         given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-        options = {"capture_output": True, "text": True, "timeout": PATIENCE_S, **given, **options}
+        options = {"capture_output": True, "text": True, **given, **options}
         return subprocess.run(
             [self.bin / CONTROL, *arguments], env=environment, check=False, **options
         )
@@ -293,11 +291,8 @@ class FakeMps(Mps):
 
     def wait_for(self, kind: str, count: int = 1, **which) -> list[Event]:
         """Block until there are so many events of a kind; see events."""
-        deadline = time.monotonic() + PATIENCE_S
-        while len(found := self.events(kind, **which)) < count:
-            assert time.monotonic() < deadline, f"no {kind!r}: {self.events()}"
-            time.sleep(0.005)
-        return found
+        until(lambda: len(self.events(kind, **which)) >= count)
+        return self.events(kind, **which)
 
     def commands(self, beginning: str = "", pipe: Path | str | None = None) -> list[str]:
         """Return the commands that daemons have got, in order."""
@@ -337,20 +332,6 @@ def kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     wait_for_end(pid)
-
-
-def wait_for_end(pid: int) -> None:
-    """Block until a process has ended, reaped or not."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        assert poll.poll(PATIENCE_S * 1000), f"pid {pid} did not end"
-    finally:
-        os.close(process)
 
 
 def _command(pid: int) -> list[str]:

@@ -10,20 +10,19 @@ PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears
 
 import json
 import os
-import select
 import shutil
 import site
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from conftest import Launcher
+from conftest import Launcher, until
 
 CONTROL = "nvidia-cuda-mps-control"
 LOAD = str(Path(__file__).with_name("jobs") / "load.py")
@@ -33,9 +32,6 @@ MEMORY_MIB = 3072
 
 BATCH_S = 0.1
 """Work of a fixed amount between two pauses."""
-
-PATIENCE_S = 180.0
-"""For what takes seconds: PyTorch loads slowly from a network file system."""
 
 PROFILE = f"""\
 name = "{{kind}}"
@@ -65,7 +61,6 @@ class Job:
     def __init__(self, command: Sequence[str], environment: dict[str, str], errors: Path) -> None:
         self.began = time.monotonic()
         self._errors = errors
-        self._read = b""
         with errors.open("wb") as file:
             self.process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
@@ -83,16 +78,8 @@ class Job:
 
     def said(self) -> dict[str, Any]:
         """Return the job's next line."""
-        deadline = time.monotonic() + PATIENCE_S
-        while b"\n" not in self._read:
-            ready, _, _ = select.select(
-                [self.process.stdout], [], [], max(0.0, deadline - time.monotonic())
-            )
-            assert ready, f"nothing within {PATIENCE_S:g} s: {self.errors}"
-            more = os.read(self.process.stdout.fileno(), 1 << 16)
-            assert more, f"ended with status {self.process.wait()}: {self.errors}"
-            self._read += more
-        line, _, self._read = self._read.partition(b"\n")
+        line = self.process.stdout.readline()
+        assert line, f"ended with status {self.process.wait()}: {self.errors}"
         return json.loads(line)
 
     def go(self) -> None:
@@ -102,7 +89,7 @@ class Job:
 
     def end(self) -> int:
         """Wait for its end; its exit status."""
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait()
 
     def let_go(self) -> None:
         """Take back the word that it may be waiting for: then it ends by itself."""
@@ -200,9 +187,7 @@ class Bench:
         document = json.loads(done.stdout)
         if not document["shared"]:
             return (document["sharing"] or {}).get("own_because") or done.stderr.strip()
-        warned = self.launcher.run(
-            *self._sharing("memory"), "--", "true", timeout=PATIENCE_S
-        ).stderr
+        warned = self.launcher.run(*self._sharing("memory"), "--", "true").stderr
         return (
             warned.strip() if "get_server_status is unknown" in warned else None
         )  # a daemon of driver 535 or before
@@ -247,7 +232,7 @@ class Bench:
         job = self._start(
             [self.launcher.script, *options, "--", *command], self.launcher.environment
         )
-        wait_until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
+        until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
         return job
 
     def plain(self, kind: str, *arguments: object) -> Job:
@@ -281,17 +266,13 @@ class Bench:
         """End every job, lease and daemon after a test, however that has ended."""
         for job in self._jobs:
             job.let_go()
-        with suppress(AssertionError):
-            wait_until(lambda: all(job.process.poll() is not None for job in self._jobs), 20)
-        if self.launcher.records():
-            self.launcher.run(
-                "free", *(lease["id"] for lease in self.status()["leases"]), timeout=PATIENCE_S
-            )
         for job in self._jobs:
             job.close()
+        if self.launcher.records():
+            self.launcher.run("free", *(lease["id"] for lease in self.status()["leases"]))
         self._jobs.clear()
         for name in self.left_of_mps():
-            with suppress(OSError, subprocess.SubprocessError):
+            with suppress(OSError):
                 Mps(str(self.mps / name)).ask("quit")
 
 
@@ -352,16 +333,7 @@ def load(kind: str, *arguments: object) -> list[str]:
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options
-    )
-
-
-def wait_until(done: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not done():
-        assert time.monotonic() < deadline, f"not so after {patience_s:g} s"
-        time.sleep(0.05)
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def is_alive(pid: int) -> bool:

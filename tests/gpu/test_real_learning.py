@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from real_gpu import MEMORY_MIB, PATIENCE_S, Bench, Fixed, Job, fixed
+from real_gpu import MEMORY_MIB, Bench, Fixed, Job, fixed
 
 from gpulaunch.files.toml import tomllib
 from gpulaunch.measure.update_profile import BROKEN_PROMISE
@@ -88,7 +88,7 @@ def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
 
 def may_meet_again(bench: Bench) -> int:
     """Return the exit status of a launch of the job's profile beside the other."""
-    return bench.launcher.run(*recorded(bench, "job"), "--", "true", timeout=PATIENCE_S).returncode
+    return bench.launcher.run(*recorded(bench, "job"), "--", "true").returncode
 
 
 def test_a_broken_promise(bench: Bench) -> None:

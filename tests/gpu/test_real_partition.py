@@ -119,42 +119,31 @@ def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) 
     """Return everything that was measured, as Markdown."""
     gpu, today = bench.gpu, datetime.now(timezone.utc).date()
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
-    heads = [f"{kind}, {UNITS[kind][0]}" for kind in KINDS]
     lines = [
         (
             f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, "
-            f"{bench.torch}, {today}."
+            f"{bench.torch}, {today}. Found by {found.mode}: {found.reason}."
         ),
-        f"Windows of {PAIR_S} s for the jobs, of {CURVE_S} s for the curves.",
         "",
-        f"| way | % of SMs | {' | '.join(heads)} | STP | ANTT |",
-        f"|{'---|' * (4 + len(KINDS))}",
-        f"| each alone, without MPS | | {' | '.join(_amounts(alone))} | | |",
+        "| way | % of SMs | memory, GB/s | compute, TFLOP/s | STP | ANTT |",
+        "|---|---|---|---|---|---|",
+        f"| each alone, without MPS | | {_amounts(alone)} | | |",
     ]
     for row in rows:
         times = [[1 / amount for amount in amounts] for amounts in (alone, row.amounts)]
         caps = " + ".join(map(str, row.percentages))
         sums = f"{system_throughput(*times):.3f} | {normalized_turnaround(*times):.3f}"
-        lines.append(f"| {row.way} | {caps} | {' | '.join(_amounts(row.amounts))} | {sums} |")
-    lines += [
-        "",
-        f"Found by {found.mode}: {found.reason}.",
-        "",
-        f"| % of SMs, alone under MPS | {' | '.join(map(str, PERCENTAGES))} |",
-        f"|{'---|' * (1 + len(PERCENTAGES))}",
-        (
-            "| SMs that the job sees | "
-            f"{' | '.join(str(one['multiprocessors']) for one in curves.shares['memory'])} |"
-        ),
-    ]
-    for kind, head in zip(KINDS, heads, strict=True):
-        cells = [f"{one['amount_per_s'] / UNITS[kind][1]:.4g}" for one in curves.shares[kind]]
-        lines.append(f"| {head} | {' | '.join(cells)} |")
+        lines.append(f"| {row.way} | {caps} | {_amounts(row.amounts)} | {sums} |")
+    for percentage, *facts in zip(PERCENTAGES, *map(curves.shares.get, KINDS), strict=True):
+        way = f"alone under MPS, {facts[0]['multiprocessors']} SMs seen"
+        amounts = _amounts([one["amount_per_s"] for one in facts])
+        lines.append(f"| {way} | {percentage} | {amounts} | | |")
     return "\n".join(lines)
 
 
-def _amounts(amounts: Sequence[float]) -> list[str]:
-    return [f"{amount / UNITS[kind][1]:.4g}" for kind, amount in zip(KINDS, amounts, strict=True)]
+def _amounts(amounts: Sequence[float]) -> str:
+    scaled = [amount / UNITS[kind][1] for kind, amount in zip(KINDS, amounts, strict=True)]
+    return " | ".join(f"{amount:.4g}" for amount in scaled)
 
 
 def test_throughput(bench: Bench, curves: Curves) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tomlkit
-from real_gpu import KINDS, MEMORY_MIB, PATIENCE_S, Bench, Fixed, fixed
+from real_gpu import KINDS, MEMORY_MIB, Bench, Fixed, fixed
 
 from gpulaunch.files.duration import parse_duration
 
@@ -56,7 +56,7 @@ def test_a_plan_takes_as_long_as_predicted(bench: Bench, tmp_path: Path) -> None
     only = bench.launcher.environment | {"GPULAUNCH_ONLY": bench.gpu.uuid}
     began = time.monotonic()
     command = ("batch", file.name, "--plan")
-    done = bench.launcher.run(*command, cwd=tmp_path, env=only, timeout=5 * PATIENCE_S)
+    done = bench.launcher.run(*command, cwd=tmp_path, env=only)
     took_s = time.monotonic() - began
     print(f"\n{done.stderr}took {took_s:.1f} s")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_gpu import CONTROL, PATIENCE_S, Bench
+from real_gpu import CONTROL, Bench
 
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.demand import CurvePoint
@@ -81,7 +81,7 @@ class Profiler(Bench):
             "--",
             *self.job(kind, seconds),
         ]
-        done = self.launcher.run(*command, timeout=20 * PATIENCE_S)
+        done = self.launcher.run(*command)
         assert done.returncode == 0, done.stderr
         return tomllib.loads(file.read_text())
 
@@ -178,7 +178,7 @@ def test_overhead(found: Profiler, kind: str) -> None:
                 ["--record", "--name", f"overhead-{kind}"] if recorded else ["-o", "record=false"]
             )
             command = ["--only", found.gpu.uuid, *options, "--", *found.job(kind, OVERHEAD_S)]
-            done = found.launcher.run(*command, timeout=PATIENCE_S)
+            done = found.launcher.run(*command)
             assert done.returncode == 0, done.stderr
             mine.append(found.rate(done.stdout))
     with_it, without = (statistics.median(rates[recorded]) for recorded in (True, False))

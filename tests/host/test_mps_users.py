@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Launcher
-from fake_mps import CONTROL, SERVER, FakeMps, is_alive, wait_for_end
+from conftest import Launcher, wait_for_end
+from fake_mps import CONTROL, SERVER, FakeMps, is_alive
 from fake_nvml import FakeNvml
 from test_mps import LIGHT, V100, client, ended_safely
 from test_users import Accounts, User, accounts, root  # noqa: F401  fixtures

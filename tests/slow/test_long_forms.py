@@ -64,7 +64,7 @@ def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> 
 
 
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
-    """At each step instead of every ninth."""
+    """At each step instead of every eighteenth."""
     test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
 
 

@@ -1,7 +1,6 @@
 """Which jobs may share a GPU, by the rule and figures of mps-sharing-2024, and what it brings."""
 
-from itertools import permutations, product
-from math import isclose
+from itertools import permutations
 from statistics import linear_regression
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import as_list, replace
@@ -31,49 +29,10 @@ from gpulaunch.sharing.prediction import (
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 
-# Table II: profile, max memory in MiB, average memory-bandwidth and SM utilization in %, average
-# power in W, energy, J
-TABLE_2 = [
-    ("athenapk-1x", 563, 0.01, 7.54, 90.09, 234.24),
-    ("athenapk-4x", 2_093, 1.78, 30.29, 88.86, 5_407.36),
-    ("berkeleygw-epsilon-1x", 30_157, 2.63, 9.04, 94.41, 319_448.05),
-    ("cholla-gravity-1x", 615, 0.51, 13.60, 88.43, 309.51),
-    ("cholla-gravity-4x", 5_063, 4.45, 45.16, 138.75, 20_285.80),
-    ("kripke-1x", 621, 0.27, 26.56, 123.30, 382.24),
-    ("kripke-4x", 5_481, 3.78, 63.21, 148.16, 12_467.54),
-    ("cholla-mhd-1x", 2_175, 31.01, 72.58, 234.24, 9_849.99),
-    ("cholla-mhd-4x", 6_753, 41.29, 88.58, 261.64, 127_249.21),
-    ("lammps-1x", 2_321, 4.24, 63.00, 196.79, 580.54),
-    ("lammps-4x", 4_977, 7.13, 96.28, 258.38, 29_390.48),
-    ("warpx-1x", 61_453, 0.04, 33.29, 117.14, 2_588.80),
-    ("warpx-4x", 61_453, 19.75, 77.28, 244.32, 85_756.49),
-]
-NAMES = [row[0] for row in TABLE_2]
-
-# Table III, as far as Table II has its sizes: number, jobs in parallel, sums of SM and
-# memory-bandwidth %, of MiB
-TABLE_3 = [
-    (1, ("athenapk-4x", "lammps-4x"), 126.57, 8.91, 7_070),
-    (4, ("kripke-4x", "warpx-4x"), 140.49, 23.53, 66_934),
-    (5, ("berkeleygw-epsilon-1x", "cholla-mhd-4x"), 97.62, 43.92, 36_910),
-    (7, ("cholla-mhd-4x", "lammps-4x"), 184.86, 48.42, 11_730),
-    (8, ("athenapk-1x", "cholla-gravity-1x") * 2, 42.28, 1.04, 2_356),
-    (9, ("athenapk-1x", "cholla-gravity-1x"), 21.14, 0.52, 1_178),
-    (10, ("cholla-mhd-4x", "lammps-4x") * 2, 369.72, 96.84, 23_460),
-]
-INTERFERING = {1, 4, 7, 10}  # what our rule says of them; the paper prints no verdicts
-
-
-def shipped(name: str) -> Demand:
-    """Return the demand that a shipped profile stands for."""
-    profile = load_profile(name)
-    return Demand(
-        name,
-        profile.resources.sm_utilization_percentage or 0.0,
-        profile.resources.memory_bandwidth_utilization_percentage or 0.0,
-        profile.memory_bytes or 0,
-        profile.resources.power_w,
-    )
+TABLE_2 = """
+    athenapk-1x athenapk-4x berkeleygw-epsilon-1x cholla-gravity-1x cholla-gravity-4x kripke-1x
+    kripke-4x cholla-mhd-1x cholla-mhd-4x lammps-1x lammps-4x warpx-1x warpx-4x
+"""
 
 
 def busy(
@@ -86,161 +45,90 @@ def clients(*demands: Demand, objective: str = "energy", tolerance: float = 100.
     return [Client(demand, Objective(objective, 1.0, 1.0, tolerance)) for demand in demands]
 
 
-@pytest.mark.parametrize("row", TABLE_2, ids=NAMES)
-def test_profiles_are_table_2(row) -> None:
-    """The shipped profiles hold Table II, and its energy is power x time."""
-    name, memory_mib, memory_bandwidth, sm, power_w, energy_j = row
-    profile = load_profile(name)
-    assert shipped(name) == Demand(name, sm, memory_bandwidth, memory_mib << 20, power_w)
-    assert profile.resources.energy_j == energy_j
-    assert isclose(power_w * profile.resources.duration_s, energy_j, rel_tol=0.02)
-
-
-def test_the_card_of_the_paper_is_the_shipped_one() -> None:
-    """48 MPS clients and 300 W are what the GPU model says as well."""
-    (card,) = [model for model in load_gpu_models() if "NVIDIA A100X" in model.models]
-    assert (card.mps_clients, card.power_limit_w) == (A100X.most_clients, A100X.power_limit_w)
-
-
-@pytest.mark.parametrize(("number", "names", "sm", "memory_bandwidth", "memory_mib"), TABLE_3)
-def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib) -> None:
-    """SM utilization refuses exactly 1, 4, 7 and 10 of the combinations with known sizes."""
-    verdict = judge(clients(*map(shipped, names)), A100X)
-    assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (
-        sm,
-        memory_bandwidth,
+def test_shipped_profiles_of_the_paper() -> None:
+    """The energy of Table II is power x time, and its line meets 0 % utilization at IDLE_SHARE."""
+    rows = [load_profile(name).resources for name in TABLE_2.split()]
+    for row in rows:
+        assert row.power_w * row.duration_s == pytest.approx(row.energy_j, rel=0.02)
+    line = linear_regression(
+        [row.sm_utilization_percentage for row in rows], [row.power_w for row in rows]
     )
-    assert verdict.sums.memory_bytes == memory_mib << 20
-    assert verdict.compatible == (number not in INTERFERING)
-    expected = f"average SM utilization {sm:g} % of at most 100 %"
-    assert verdict.reasons == ((expected,) if number in INTERFERING else ())
+    assert round(line.intercept / 300, 2) == IDLE_SHARE
+    idle_w = [idle_power(A100X), idle_power(A100X, 40.0), idle_power(Capacity(1, 1))]
+    assert idle_w == [pytest.approx(57.0), 40.0, None]
 
 
-@pytest.mark.parametrize(("one", "other"), [*product(TABLE_2, repeat=2)])
-def test_pairs_of_table_2(one, other) -> None:
-    """Of all ordered pairs those may share whose three sums stay within the bounds."""
-    fits = (
-        one[1] + other[1] <= A100X.memory_bytes >> 20
-        and one[2] + other[2] <= 100
-        and one[3] + other[3] <= 100
-    )
-    verdict = judge([Client(shipped(one[0])), Client(shipped(other[0]))], A100X)
-    assert (verdict.compatible, verdict.decided_by) == (fits, "sums")
+HALVES = (busy(50), busy(50))
+SM = "average SM utilization {} % of at most 100 %"
+BANDWIDTH = "average memory-bandwidth utilization {} % of at most 100 %"
+MEMORY = "maximum memory 82944 MiB of at most 81920 MiB"
+LOSS = "predicted throughput loss of 50 20 % of at most 19 %"
+MOST = "49 clients of at most 48 that MPS takes"
+MANY = "{} clients of at most 2 (3 if all are small) that objective throughput wants"
 
 
 @pytest.mark.parametrize(
-    ("known", "missing"),
+    ("sentence", "group", "reasons"),
     [
-        (("berkeleygw-epsilon-1x", "athenapk-4x"), "athenapk-8x"),
-        (("kripke-4x",), "warpx-2x"),
-        (("cholla-gravity-4x",), "kripke-2x"),
-    ],
-    ids=(2, 3, 6),
-)
-def test_combinations_without_figures(known, missing) -> None:
-    """Combinations 2, 3 and 6 have unpublished sizes: what is known fits, the rest is unknown."""
-    assert missing not in NAMES
-    assert judge(clients(*map(shipped, known)), A100X).compatible
-
-
-@pytest.mark.parametrize(
-    ("demands", "reason"),
-    [
-        ((busy(60), busy(40)), None),
+        ("all of the SMs", clients(busy(60), busy(40)), []),
         (
-            tuple(map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))),
-            None,
-        ),  # as binary fractions 100.00000000000001
-        ((busy(60), busy(40.01)), "average SM utilization 100.01 % of at most 100 %"),
-        ((busy(60), busy(40.001)), "average SM utilization 100.001 % of at most 100 %"),
-        ((busy(1, 70), busy(1, 30)), None),
-        (
-            (busy(1, 70), busy(1, 30.5)),
-            "average memory-bandwidth utilization 100.5 % of at most 100 %",
+            "as binary fractions 100.00000000000001",
+            clients(*map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))),
+            [],
         ),
-        ((busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), None),
+        ("a little more", clients(busy(60), busy(40.001)), [SM.format("100.001")]),
+        ("all of the bandwidth", clients(busy(1, 70), busy(1, 30)), []),
+        ("more of it", clients(busy(1, 70), busy(1, 30.5)), [BANDWIDTH.format("100.5")]),
+        ("all of the memory", clients(busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), []),
+        ("more of it", clients(busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)), [MEMORY]),
+        ("one has all", clients(busy(100, 100, 80 << 30)), []),
+        ("one needs more", clients(busy(0, 0, 81 << 30)), [MEMORY]),
         (
-            (busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)),
-            "maximum memory 82944 MiB of at most 81920 MiB",
+            "every bound that is exceeded is named",
+            clients(busy(90, 80, 40 << 30), busy(90, 80, 41 << 30)),
+            [SM.format(180), BANDWIDTH.format(160), MEMORY],
         ),
-        ((busy(100, 100, 80 << 30),), None),
-        ((busy(0, 0, 81 << 30),), "maximum memory 82944 MiB of at most 81920 MiB"),
+        ("two for throughput", clients(busy(40), busy(40), objective="throughput"), []),
+        (
+            "three that are not small",
+            clients(busy(33.4), busy(20), busy(20), objective="throughput"),
+            [MANY.format(3)],
+        ),
+        ("three small ones", clients(*[busy(33.33)] * 3, objective="throughput"), []),
+        (
+            "four",
+            clients(*[busy(10)] * 4, objective="throughput"),
+            ["4 clients of at most 3 that objective throughput wants"],
+        ),
+        (
+            "one that is there for throughput is enough",
+            [*clients(busy(40), objective="throughput"), *clients(busy(20), busy(20))],
+            [MANY.format(3)],
+        ),
+        (
+            "throughput tolerates any loss",
+            clients(*HALVES, objective="throughput", tolerance=0),
+            [],
+        ),
+        ("energy wants many", clients(*[busy(1)] * 48), []),
+        ("as many as MPS takes", clients(*[busy(1)] * 49), [MOST]),
+        ("so does product", clients(*[busy(1)] * 48, objective="product"), []),
+        # Each at 1 / (1 + 0.5 x 0.5) = 80 %.
+        ("a loss that all tolerate", clients(*HALVES, tolerance=20), []),
+        (
+            "the smallest tolerance counts",
+            [*clients(busy(50), tolerance=20), *clients(busy(50), tolerance=19)],
+            [LOSS],
+        ),
+        # 25 loses 15.8 %, 50 loses 20 %.
+        ("the largest loss counts", clients(busy(25), busy(25), busy(50), tolerance=19), [LOSS]),
+        ("also for product", clients(*HALVES, objective="product", tolerance=19), [LOSS]),
     ],
-)
-def test_each_bound_is_inclusive(demands, reason) -> None:
-    """What uses a bound to the full passes; the least beyond is refused, by name and figures."""
-    assert judge(clients(*demands), A100X).reasons == ((reason,) if reason else ())
-
-
-def test_every_exceeded_bound_is_named() -> None:
-    """A refusal gives all its reasons, not the first alone."""
-    verdict = judge(clients(busy(90, 80, 50 << 30), busy(90, 80, 50 << 30)), A100X)
-    assert [reason.split()[1] for reason in verdict.reasons] == ["SM", "memory-bandwidth", "memory"]
-
-
-def test_a_bound_itself_is_allowed() -> None:
-    """Sums of exactly 100 %, and the GPU's memory to the last byte, still fit."""
-    pair = clients(busy(60, 60, 50 << 30), busy(40, 40, 30 << 30))
-    assert judge(pair, A100X).reasons == ()
-
-
-@pytest.mark.parametrize(
-    ("utilizations", "compatible"),
-    [
-        ((90,), True),
-        ((40, 40), True),
-        ((40, 20, 20), False),
-        ((33.33, 33.33, 33.33), True),
-        ((33.4, 20, 20), False),
-        ((10, 10, 10, 10), False),
-    ],
-)
-def test_throughput_wants_few(utilizations, compatible) -> None:
-    """Throughput: two clients, or three if each takes a third of the SM bound at most."""
-    assert (
-        judge(clients(*map(busy, utilizations), objective="throughput"), A100X).compatible
-        == compatible
-    )
-
-
-def test_one_for_throughput_is_enough() -> None:
-    """A client that is there for throughput is not joined by a third, whatever that one wants."""
-    crowd = [*clients(busy(40), objective="throughput"), *clients(busy(20), busy(20))]
-    assert judge(crowd[:2], A100X).compatible
-    assert judge(crowd, A100X).reasons == (
-        "3 clients of at most 2 (3 if all are small) that objective throughput wants",
-    )
-    assert judge(clients(busy(40), busy(20), busy(20)), A100X).compatible
-
-
-@pytest.mark.parametrize("objective", ["energy", "product"])
-def test_energy_and_product_want_many(objective) -> None:
-    """Energy and product: as many as MPS takes."""
-    assert judge(clients(*[busy(1)] * 48, objective=objective), A100X).compatible
-    assert judge(clients(*[busy(1)] * 49, objective=objective), A100X).reasons == (
-        "49 clients of at most 48 that MPS takes",
-    )
-
-
-@pytest.mark.parametrize("objective", ["energy", "product"])
-def test_until_the_worst_loses_too_much(objective) -> None:
-    """Energy and product: the predicted largest loss stays within the smallest tolerance."""
-    pair = clients(
-        busy(50), busy(50), objective=objective, tolerance=20
-    )  # each at 1 / (1 + 0.5 x 0.5) = 80 %
-    assert judge(pair, A100X).compatible
-    (strict,) = clients(busy(50), objective=objective, tolerance=19)
-    strict_reasons = ("predicted throughput loss of 50 20 % of at most 19 %",)
-    assert judge([pair[0], strict], A100X).reasons == strict_reasons
-    trio = clients(
-        busy(25), busy(25), busy(50), objective=objective, tolerance=19
-    )  # 25 loses 15.8 %, 50 loses 20 %
-    assert judge(trio, A100X).reasons == strict_reasons
-
-
-def test_throughput_alone_tolerates() -> None:
-    """If all clients want throughput, no tolerance applies: the number of clients is the limit."""
-    assert judge(clients(busy(50), busy(50), objective="throughput", tolerance=0), A100X).compatible
+)  # fmt: skip
+def test_who_may_share(sentence: str, group: list[Client], reasons: list[str]) -> None:
+    """Bounds may be used to the full, and what exceeds one is refused by name and figures."""
+    verdict = judge(group, A100X)
+    assert (verdict.reasons, verdict.compatible) == (tuple(reasons), not reasons), sentence
 
 
 def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
@@ -273,29 +161,29 @@ def test_copies_of_one_job_slow_each_other() -> None:
     assert judge([copy, copy], A100X).reasons == ("measured slowdown of 10 30 % of at most 25 %",)
 
 
-def test_power_is_told_and_never_refused() -> None:
+@pytest.mark.parametrize(
+    ("group", "want"),
+    [
+        # 57 + 2 x 193 / (1 + 0.3 x 0.3)
+        ((busy(30, power_w=250.0),) * 2, (500.0, 411)),
+        ((busy(30, power_w=150.0),) * 2, (300.0, None)),
+        ((busy(30, power_w=400.0), busy(30)), (None, None)),
+    ],
+)
+def test_power_is_told_and_never_refused(
+    group: tuple[Demand, ...], want: tuple[float | None, int | None]
+) -> None:
     """Clients that sum to more than the power limit may share; a note has the predicted draw."""
-    hot = judge(clients(busy(30, power_w=250.0), busy(30, power_w=250.0)), A100X)
-    assert hot.compatible
-    assert hot.notes == (
-        (
-            "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks "
-            "may be lowered"
-        ),
-    )  # 57 + 2 x 193 / (1 + 0.3 x 0.3)
-    small = judge(
-        clients(*map(shipped, TABLE_3[4][1])), A100X
-    )  # each counts the idle GPU's part again
-    assert small.notes == (
-        (
-            "average power sums to 357 W (predicted draw 182 W), over the limit of 300 W: clocks "
-            "may be lowered"
-        ),
+    sum_w, drawn_w = want
+    found = judge(clients(*group), A100X)
+    note = (
+        f"average power sums to {sum_w:g} W (predicted draw {drawn_w} W), over the limit of 300 W: "
+        "clocks may be lowered"
+        if drawn_w
+        else None
     )
-    at_limit = judge(clients(busy(30, power_w=150.0), busy(30, power_w=150.0)), A100X)
-    assert (at_limit.notes, at_limit.sums.power_w) == ((), 300)
-    unknown = judge(clients(busy(30, power_w=400.0), busy(30)), A100X)
-    assert (unknown.sums.power_w, unknown.sums.predicted_power_w, unknown.notes) == (None, None, ())
+    assert (found.compatible, found.sums.power_w) == (True, sum_w)
+    assert found.notes == ((note,) if note else ())
 
 
 # properties
@@ -325,9 +213,11 @@ capacities = st.builds(
 
 @given(crowds, any_client, capacities)
 def test_one_more_never_helps(crowd, another, capacity) -> None:
-    """Adding a client never turns a refusal into a grant."""
+    """A refusal has a reason, a grant has none, and one more client never turns it into a grant."""
+    verdict = judge(crowd, capacity)
+    assert verdict.compatible == (not verdict.reasons)
     if judge([*crowd, another], capacity).compatible:
-        assert judge(crowd, capacity).compatible
+        assert verdict.compatible
 
 
 @given(st.lists(any_client, min_size=2, max_size=4), capacities)
@@ -335,13 +225,6 @@ def test_order_makes_no_difference(crowd, capacity) -> None:
     """All verdicts over one set of clients are the same to the letter."""
     verdicts = {repr(judge(order, capacity)) for order in permutations(crowd)}
     assert len(verdicts) == 1
-
-
-@given(crowds, capacities)
-def test_a_verdict_explains_itself(crowd, capacity) -> None:
-    """A refusal has a reason, and a grant has none."""
-    verdict = judge(crowd, capacity)
-    assert verdict.compatible == (not verdict.reasons)
 
 
 @given(st.lists(demands, min_size=1, max_size=7))
@@ -354,26 +237,6 @@ def test_rates_are_shares(crowd) -> None:
 
 
 # predictions
-
-
-def test_idle_share_is_the_intercept_of_table_2() -> None:
-    """The estimated idle power is where the line through power over SM utilization meets 0 %."""
-    line = linear_regression([row[3] for row in TABLE_2], [row[4] for row in TABLE_2])
-    assert round(line.intercept / 300, 2) == IDLE_SHARE
-    assert idle_power(A100X) == pytest.approx(57.0)
-    assert idle_power(A100X, 40.0) == 40.0
-    assert idle_power(Capacity(1, 1)) is None
-
-
-def test_idle_power_is_below_all_of_table_2() -> None:
-    """No task of Table II draws less than the estimated idle power of its card."""
-    assert all(row[4] > IDLE_SHARE * 300 for row in TABLE_2)
-
-
-def test_two_that_never_pause() -> None:
-    """Two jobs that keep the GPU busy have half of it each: as time slicing gives them."""
-    assert rates([busy(100), busy(100)]) == (0.5, 0.5)
-    assert rates([busy(100), busy(0)]) == (1.0, 1.0)
 
 
 def test_power_together() -> None:
@@ -423,44 +286,42 @@ def test_a_run_ends(jobs) -> None:
 CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
 
 
+FLAT = tuple(CurvePoint(p, min(p, 20)) for p in range(5, 101, 5))
+HALF_OF_THE_SMS = replace(busy(40), utilization="share", busy_percentage=80.0)
+BOUND = replace(busy(50), memory_bandwidth_utilization_percentage=45.0, curve=FLAT)
+
+
 @pytest.mark.parametrize(
-    ("cap", "rate"), [(100, 1), (50, 0.8), (35, 0.6), (20, 0.4), (10, 0.2), (75, 0.9)]
+    ("sentence", "group", "caps", "want"),
+    [
+        ("two that never pause have half each", [busy(100)] * 2, (), [0.5] * 2),
+        ("one that does nothing is no matter", [busy(100), busy(0)], (), [1, 1]),
+        ("a cap at a point of the curve", [replace(busy(50), curve=CURVE)], (50,), [0.8]),
+        ("between two", [replace(busy(50), curve=CURVE)], (35,), [0.6]),
+        ("before the first", [replace(busy(50), curve=CURVE)], (10,), [0.2]),
+        ("all", [replace(busy(50), curve=CURVE)], (100,), [1]),
+        ("without a curve kernels lose what is taken", [busy(50)], (50,), [1 / (0.5 + 0.5 / 0.5)]),
+        # 40 % of the SMs in 80 % of the time are half of the SMs while a kernel runs. While both
+        # others run, which they do in 0.64 of the time, all take 1.5 times as long.
+        ("two kernels fit beside each other", [HALF_OF_THE_SMS] * 2, (), [1, 1]),
+        ("also with caps that are enough", [HALF_OF_THE_SMS] * 2, (50, 50), [1, 1]),
+        ("three do not", [HALF_OF_THE_SMS] * 3, (), [1 / (0.8 * (1 + 0.64 * 0.5) + 0.2)] * 3),
+        # 20 % of the SMs are enough, and 45 % of the bandwidth in half of the time are 90 % while a
+        # kernel runs. Both want 180 % then: 1.8 times as long, in half of the time.
+        ("bandwidth runs short", [BOUND] * 2, (), [1 / (0.5 + 0.5 * 1.4)] * 2),
+        (
+            "and suffices",
+            [replace(BOUND, memory_bandwidth_utilization_percentage=10.0)] * 2,
+            (),
+            [1, 1],
+        ),
+    ],
 )
-def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
-    """Alone, a job is as fast under a cap as its curve says."""
-    assert rates([replace(busy(50), curve=CURVE)], (cap,)) == (pytest.approx(rate),)
-
-
-def test_a_cap_without_a_curve() -> None:
-    """Where nothing says that fewer SMs are enough, kernels are slower by what is taken."""
-    assert rates([busy(50)], (50,)) == (1 / (0.5 + 0.5 / 0.5),)
-
-
-def test_kernels_that_leave_sms_idle() -> None:
-    """Where share of SMs and busy time are known, kernels that fit beside each other do not meet.
-
-    By hand: 40 % of the SMs in 80 % of the time are half of the SMs while a kernel runs. Two such
-    fit, three do not: while both others run, which they do in 0.64 of the time, all take 1.5 times
-    as long.
-    """
-    half = replace(busy(40), utilization="share", busy_percentage=80.0)
-    assert rates([half, half]) == (1.0, 1.0)
-    assert rates([half, half], (50, 50)) == (1.0, 1.0)
-    stretch = 0.8 * (1 + 0.64 * 0.5) + 0.2
-    assert rates([half] * 3) == pytest.approx([1 / stretch] * 3)
-
-
-def test_bandwidth_that_runs_short() -> None:
-    """Kernels that need few SMs slow each other where they use most of the bandwidth.
-
-    By hand: 20 % of the SMs are enough, and 45 % of the bandwidth in half of the time are 90 %
-    while a kernel runs. Both want 180 % then: 1.8 times as long, in half of the time.
-    """
-    flat = tuple(CurvePoint(p, min(p, 20)) for p in range(5, 101, 5))
-    bound = replace(busy(50), memory_bandwidth_utilization_percentage=45.0, curve=flat)
-    assert rates([bound, bound]) == pytest.approx([1 / (0.5 + 0.5 * 1.4)] * 2)
-    light = replace(bound, memory_bandwidth_utilization_percentage=10.0)
-    assert rates([light, light]) == (1.0, 1.0)
+def test_rates_by_hand(
+    sentence: str, group: list[Demand], caps: tuple[int, ...], want: list[float]
+) -> None:
+    """Jobs slow each other while their kernels want more than there is."""
+    assert rates(group, caps) == pytest.approx(want), sentence
 
 
 def test_prediction_of_a_group() -> None:

@@ -53,14 +53,6 @@ def run(
 # ------------------------------------------------------------------------------ readings -> figures
 
 
-def test_uneven_intervals_weigh_what_they_last() -> None:
-    """A level holds from the reading before until its own, however long that was."""
-    usage = Usage(Reading(0.0))
-    usage.add(Reading(1.0, time_active_percentage=100.0))
-    usage.add(Reading(5.0, time_active_percentage=0.0))
-    assert (usage.figures(), usage.samples) == ({"time_active_percentage": 20}, 2)
-
-
 def test_a_counter_that_steps_back_does_not_count() -> None:
     """Energy is that of the counter, and of the power where a driver has begun to count anew."""
     for last_j, want in ((5200.0, (50, 200)), (20.0, (70, 280))):

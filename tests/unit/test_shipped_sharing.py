@@ -4,7 +4,6 @@ import os
 from itertools import combinations_with_replacement
 from pathlib import Path
 
-import pytest
 from values import lease, request
 
 from gpulaunch.decide.decide import decide
@@ -17,7 +16,7 @@ from gpulaunch.launch.read_sharing import read_sharing
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import TableKey
-from gpulaunch.profiles.catalog import is_benchmark, load_profile
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]
@@ -25,23 +24,6 @@ EVERYDAY = [path.stem for path in sorted((ROOT / "profiles" / "workloads").glob(
 WITH_FIGURES = [name for name in EVERYDAY if load_profile(name).demand]
 DGX1, PATH = load_described_machine("dgx1-v100")
 V100 = replace(DGX1, gpus=DGX1.gpus[:1], links=())
-
-
-@pytest.mark.parametrize(
-    "name", ["vgg16", "resnet50", "bert", "ddp", "resnet50-inference", "llama-3-8b"]
-)
-def test_both_halves(name: str) -> None:
-    """What most people run says how its GPUs talk and what it uses of one, each with a source."""
-    profile = load_profile(name)
-    communication, resources = profile.communication, profile.resources
-    assert profile.missing_demand == []
-    assert None not in (
-        *(communication.pattern, communication.bandwidth_sensitive, communication.source),
-        *(resources.power_w, resources.utilization, resources.source),
-    )
-    assert ("estimated" in (resources.source or "")) is bool(resources.estimated)
-    assert set(resources.estimated) <= resources.document.keys()
-    assert not is_benchmark(str(ROOT / "profiles" / "workloads" / f"{name}.toml"))
 
 
 def asking(name: str) -> Request:

@@ -1,17 +1,18 @@
-"""nvidia-cuda-mps-control: a front end that reads commands on stdin; -d starts the daemon."""
+"""nvidia-cuda-mps-control: a front end that reads commands on stdin; -d starts the daemon.
 
+The front end is started many times a test, so it imports little: of socket and signal only what is
+beneath them.
+"""
+
+import _signal as signal
+import _socket as socket
 import os
 import select
-import signal
-import socket
 import struct
 import sys
-import traceback
 from contextlib import suppress
 
-from common import PIPE, note
-from daemon import Daemon, DaemonError
-
+PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _NO_DAEMON = "Cannot find MPS control daemon process"
 _BROKEN = "Cannot send command to MPS control daemon process"
 
@@ -73,6 +74,11 @@ def _wait_until_gone(connection: socket.socket) -> None:
 
 def start_in_background() -> int:
     """Fork the daemon, and wait until it listens or has given up. Returns the exit status."""
+    import traceback
+
+    from common import note
+    from daemon import Daemon, DaemonError
+
     problem, told = os.pipe()
     if os.fork():
         os.close(told)
@@ -83,8 +89,8 @@ def start_in_background() -> int:
     os.setsid()
     os.close(problem)
 
-    def listening(warning: str) -> None:
-        os.write(told, f"0{warning}".encode())
+    def listening() -> None:
+        os.write(told, b"0")
         os.close(told)
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):

@@ -80,7 +80,6 @@ class Daemon:
 
     def __init__(self) -> None:
         self._directory = os.environ[PIPE]
-        self._log_file: int | None = None
         self._selector = selectors.DefaultSelector()
         self._peers: list[Peer] = []
         self._listeners: list[socket.socket] = []
@@ -93,11 +92,11 @@ class Daemon:
 
     # -------------------------------------------------------------------------------- start and end
 
-    def run(self, listening: Callable[[str], None]) -> int:
+    def run(self, listening: Callable[[], None]) -> int:
         """Start, serve and end.
 
         Args:
-            listening: called when it listens, with a text that is to be printed.
+            listening: called when it listens.
 
         Returns:
             The exit status.
@@ -107,7 +106,7 @@ class Daemon:
         """
         os.umask(0)
         self._take_directory()
-        warning = self._open_log()
+        self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
         self._log(f"To connect CUDA applications to this daemon, set env {PIPE}={self._directory}")
         self._listen()
@@ -115,11 +114,11 @@ class Daemon:
             with open(os.path.join(self._directory, _PID_FILE), "w") as file:
                 file.write(str(os.getpid()))
         note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables())
-        listening(warning)
+        listening()
         while not self._done():
             self._turn()
         for name in ("log", _PID_FILE):
-            with suppress(FileNotFoundError, IsADirectoryError):
+            with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, name))
         self._log(f"Exit with status {self._status}")
         note("ended", pid=os.getpid(), status=self._status)
@@ -129,11 +128,6 @@ class Daemon:
         return self._status
 
     def _take_directory(self) -> None:
-        with suppress(FileExistsError):
-            try:
-                os.mkdir(self._directory, 0o777)
-            except FileNotFoundError:
-                raise DaemonError(f"Cannot access {PIPE}={self._directory}\n") from None
         # the lock lasts as long as the process; a server that inherits the descriptor does not
         # inherit the lock
         lock = os.open(
@@ -152,10 +146,7 @@ class Daemon:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                listener.bind(path)
-            except OSError:
-                raise DaemonError from None  # longer than an address may be: nothing is said
+            listener.bind(path)
             os.chmod(path, mode)
             listener.listen()
             self._listeners.append(listener)
@@ -183,37 +174,17 @@ class Daemon:
 
     # -------------------------------------------------------------------------------------- the log
 
-    def _open_log(self) -> str:
-        """Open the log; return a warning, empty if all is well."""
+    def _open_log(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         directory = os.environ.get(_LOG, "")
-        try:
-            with suppress(FileExistsError):
-                os.mkdir(directory, 0o700)
-            self._log_file = self._append(directory, "control.log")
-            os.close(self._append(directory, "server.log"))
-            if os.path.isdir(
-                os.path.join(self._directory, "log")
-            ):  # the FIFO that all lines go through cannot be made
-                self._log_file = None
-        except OSError:
-            return (
-                f"Warning: Failed writing log files to directory [{directory}]. No logs will be "
-                "available.\n"
-            )
-        return ""
-
-    @staticmethod
-    def _append(directory: str, name: str) -> int:
-        return os.open(os.path.join(directory, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._log_file = os.open(os.path.join(directory, "control.log"), flags, 0o644)
+        os.close(os.open(os.path.join(directory, "server.log"), flags, 0o644))
 
     def _log(self, text: str, pid: int | None = None) -> None:
-        if self._log_file is not None:
-            now = time.time()
-            stamp = (
-                f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}"
-                f".{int(now * 1000) % 1000:03}"
-            )
-            os.write(self._log_file, f"[{stamp} Control {pid or os.getpid():5}] {text}\n".encode())
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+        line = f"[{stamp}.{int(now * 1000) % 1000:03} Control {pid or os.getpid():5}] {text}\n"
+        os.write(self._log_file, line.encode())
 
     # --------------------------------------------------------------------------------- who is there
 

@@ -192,4 +192,5 @@ def main() -> None:
             signal.pause()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,29 +9,17 @@ first second.
 
 import sys
 import time
-from collections.abc import Callable
 
 import torch
+from load import compute, memory
 
-ELEMENTS = 64 << 20  # 256 MiB of 32-bit numbers: twice the largest L2 of 2025 (B200: 126 MiB)
-SIZE = 8192
 REPORT_S = 0.1
 WARM_UP_S = 1.0
 
 
-def work(kind: str) -> Callable[[], object]:
-    """Run one iteration without waiting for its end."""
-    if kind == "memory":
-        a, b, out = (torch.ones(ELEMENTS, device="cuda") for _ in range(3))
-        return lambda: torch.add(a, b, out=out)
-    dtype = torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
-    a, b, out = (torch.randn(SIZE, SIZE, dtype=dtype, device="cuda") for _ in range(3))
-    return lambda: torch.matmul(a, b, out=out)
-
-
 def main(kind: str, seconds: float) -> None:
     """Be the job."""
-    step = work(kind)
+    step = {"memory": memory, "compute": compute}[kind]().step
     step()
     torch.cuda.synchronize()
     began = told = time.monotonic()
