@@ -176,7 +176,8 @@ def test_which_states_hold_gpus(
             },
         }
     )
-    assert (found.container.holds, found.pids, found.container.given) == (holds, {4, 5}, ("2",))
+    assert (found.container.holds, found.pids) == (holds, {4, 5})
+    assert (found.container.given, found.container.sees_all) == (("2",), False)
 
 
 def help_flags(*command: str) -> dict[str, str]:
