@@ -5,8 +5,8 @@ from typing import Any
 
 import command_lines
 import pytest
-from command_lines import CommandLine
-from test_docker_command import gpus, named, read
+from test_docker_command import gpus, read
+from values import cases
 
 from gpulaunch.containers.container_launch import ContainerLaunch
 from gpulaunch.containers.docker.compose import (
@@ -24,8 +24,6 @@ from gpulaunch.containers.docker.gpu_flags import asked_gpus
 from gpulaunch.containers.engine import Asked
 from gpulaunch.errors import FailedError
 
-RESTARTS = {"restart_policy": {"condition": "any"}}
-
 
 def reserved(**request: object) -> dict[str, Any]:
     """Return the part of a service that reserves GPUs."""
@@ -38,34 +36,29 @@ def project(**services: dict[str, Any]) -> dict[str, Any]:
     return {"name": "p", "services": services}
 
 
-@pytest.mark.parametrize(
-    ("service", "want"),
-    named(
-        [
-            ("a count", reserved(count=2), ("2", ())),
-            ("all", reserved(count=-1), ("all", ())),
-            ("no count", reserved(), ("all", ())),
-            ("ids", reserved(device_ids=["0", "GPU-3"]), (None, ("0", "GPU-3"))),
-            ("gpus", {"gpus": [{"count": 3}]}, ("3", ())),
-            ("gpus: all", {"gpus": "all"}, ("all", ())),
-            ("CDI", {"devices": ["nvidia.com/gpu=1", "/dev/fuse"]}, (None, ("1",))),
-            (
-                "CDI as newer versions write it",
-                {"devices": [{"source": "nvidia.com/gpu=all", "target": "nvidia.com/gpu=all"}]},
-                ("all", ()),
-            ),
-            (
-                "CDI as a reservation",
-                reserved(driver="cdi", device_ids=["nvidia.com/gpu=2"]),
-                (None, ("2",)),
-            ),
-            ("a variable", {"environment": {"NVIDIA_VISIBLE_DEVICES": "1,2"}}, (None, ("1", "2"))),
-            ("a variable without value", {"environment": {"NVIDIA_VISIBLE_DEVICES": None}}, None),
-            ("nothing", {}, None),
-            ("another device", reserved(capabilities=["tpu"], count=1), None),
-        ]
+REQUESTS = {
+    "a count": (reserved(count=2), ("2", ())),
+    "all": (reserved(count=-1), ("all", ())),
+    "no count": (reserved(), ("all", ())),
+    "ids": (reserved(device_ids=["0", "GPU-3"]), (None, ("0", "GPU-3"))),
+    "gpus": ({"gpus": [{"count": 3}]}, ("3", ())),
+    "gpus: all": ({"gpus": "all"}, ("all", ())),
+    "CDI": ({"devices": ["nvidia.com/gpu=1", "/dev/fuse"]}, (None, ("1",))),
+    "CDI as newer versions write it": (
+        {"devices": [{"source": "nvidia.com/gpu=all", "target": "nvidia.com/gpu=all"}]},
+        ("all", ()),
     ),
-)
+    "CDI as a reservation": (
+        reserved(driver="cdi", device_ids=["nvidia.com/gpu=2"]),
+        (None, ("2",)),
+    ),
+    "a variable": ({"environment": {"NVIDIA_VISIBLE_DEVICES": "1,2"}}, (None, ("1", "2"))),
+    "a variable without value": ({"environment": {"NVIDIA_VISIBLE_DEVICES": None}}, None),
+    "another device": (reserved(capabilities=["tpu"], count=1), None),
+}
+
+
+@cases(REQUESTS, "service", "want")
 def test_requests(service: dict[str, Any], want: tuple[str | None, tuple[str, ...]] | None) -> None:
     """A service asks for the GPUs that docker run would with the same words."""
     asked = asked_gpus(run_command(project(a={"image": "i", **service}), "a"), {})
@@ -80,7 +73,8 @@ def test_other_makers_gpus_are_none_of_ours() -> None:
 
 def test_image_of_a_service_that_is_built() -> None:
     """A service without an image has the one that compose builds, and its restart policy counts."""
-    command = run_command(project(a={"build": {"context": "/x"}, "deploy": RESTARTS}), "a")
+    service = {"build": {"context": "/x"}, "deploy": {"restart_policy": {"condition": "any"}}}
+    command = run_command(project(a=service), "a")
     assert (command.operands, command.restart_policy) == (("p-a",), "always")
 
 
@@ -103,66 +97,39 @@ def leased(service: dict[str, Any], way: str) -> dict[str, Any]:
 
 
 OTHER = {"capabilities": ["tpu"], "count": 1}
+GPU = {"capabilities": ["gpu"]}
+BY_CDI = {"driver": "cdi", "device_ids": ["nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-2"], **GPU}
+BY_FLAG = {"driver": "nvidia", "device_ids": ["GPU-0", "GPU-2"], **GPU}
+WAYS = {
+    "cdi": ([BY_CDI], {"NVIDIA_VISIBLE_DEVICES": "void"}, {}),
+    "gpus": ([BY_FLAG], {}, {}),
+    "runtime": ([], {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}, {"runtime": "nvidia"}),
+    "none": ([], {"NVIDIA_VISIBLE_DEVICES": "void"}, {}),
+}
 
 
-@pytest.mark.parametrize(
-    ("way", "devices", "visible", "runtime"),
-    [
-        (
-            "cdi",
-            [
-                {
-                    "driver": "cdi",
-                    "device_ids": ["nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-2"],
-                    "capabilities": ["gpu"],
-                }
-            ],
-            {"NVIDIA_VISIBLE_DEVICES": "void"},
-            None,
-        ),
-        (
-            "gpus",
-            [{"capabilities": ["gpu"], "driver": "nvidia", "device_ids": ["GPU-0", "GPU-2"]}],
-            {},
-            None,
-        ),
-        ("runtime", [], {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}, "nvidia"),
-        ("none", [], {"NVIDIA_VISIBLE_DEVICES": "void"}, None),
-    ],
-)
-def test_a_service_with_its_lease(
-    way: str, devices: list[object], visible: dict[str, str], runtime: str | None
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_service_with_its_lease(way: str) -> None:
     """The lease's GPUs replace the request, and all else of the service stays."""
-    service = {
-        "image": "i",
-        "command": ["echo", "$$HOME"],
-        "environment": {"A": "$$b", "C": None},
-        "devices": ["/dev/fuse"],
-        "deploy": {
-            "replicas": 1,
-            "resources": {
-                "limits": {"memory": "1"},
-                "reservations": {
-                    "memory": "2",
-                    "devices": [{"capabilities": ["gpu"], "count": 2}, OTHER],
+
+    def service(devices: list[object], variables: dict[str, str]) -> dict[str, Any]:
+        return {
+            "image": "i",
+            "command": ["echo", "$$HOME"],
+            "environment": {"A": "$$b", "C": None, **variables},
+            "devices": ["/dev/fuse"],
+            "deploy": {
+                "replicas": 1,
+                "resources": {
+                    "limits": {"memory": "1"},
+                    "reservations": {"memory": "2", "devices": devices},
                 },
             },
-        },
-    }
-    want = {
-        **service,
-        "environment": {"A": "$$b", "C": None, **visible},
-        "deploy": {
-            "replicas": 1,
-            "resources": {
-                "limits": {"memory": "1"},
-                "reservations": {"memory": "2", "devices": [OTHER, *devices]},
-            },
-        },
-        **({"runtime": runtime} if runtime else {}),
-    }
-    assert leased(service, way) == want
+        }
+
+    devices, visible, runtime = WAYS[way]
+    got = leased(service([{"capabilities": ["gpu"], "count": 2}, OTHER], {}), way)
+    assert got == service([OTHER, *devices], visible) | runtime
 
 
 @pytest.mark.parametrize(
@@ -184,21 +151,16 @@ def test_no_other_request_stays(request_of: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "want"),
-    named(
-        [
-            ("alone", "compose up -d", "compose -p p --project-directory D -f F up -d"),
-            (
-                "files of the user's",
-                "-D compose -f a.yml --file=b.yml --profile x -p q --env-file e up a",
-                "-D compose --profile x --env-file e -p p --project-directory D -f F up a",
-            ),
-            (
-                "a directory of the user's",
-                "compose --project-directory /x run -w /y a up -f z",
-                "compose -p p --project-directory D -f F run -w /y a up -f z",
-            ),
-        ]
-    ),
+    [
+        (
+            "-D compose -f a.yml --file=b.yml --profile x -p q --env-file e up a",
+            "-D compose --profile x --env-file e -p p --project-directory D -f F up a",
+        ),
+        (
+            "compose --project-directory /x run -w /y a up -f z",
+            "compose -p p --project-directory D -f F run -w /y a up -f z",
+        ),
+    ],
 )
 def test_generated_line(line: str, want: str) -> None:
     """The generated project takes the place of the user's files, and all other words stay."""
@@ -213,40 +175,33 @@ def test_config_line() -> None:
     assert got == shlex.split(want)
 
 
-SERVICES = project(web={"depends_on": {"db": {}, "model": {}}}, db={}, model={}, alone={})
-
-
 @pytest.mark.parametrize(
     ("line", "want"),
-    named(
-        [
-            ("all that are enabled", "compose up", ["web", "db", "model"]),
-            ("a name", "compose up db", ["db"]),
-            ("a name with what it needs", "compose up -d web", ["web", "db", "model"]),
-            ("without what it needs", "compose up --no-deps web", ["web"]),
-            ("the service of run alone", "compose run alone web", ["alone"]),
-            ("a name that does not exist", "compose up nobody", []),
-        ]
-    ),
+    [
+        ("compose up", "web db model"),
+        ("compose up db", "db"),
+        ("compose up -d web", "web db model"),
+        ("compose up --no-deps web", "web"),
+        ("compose run alone web", "alone"),
+        ("compose up nobody", ""),
+    ],
 )
-def test_concerned_services(line: str, want: list[str]) -> None:
+def test_concerned_services(line: str, want: str) -> None:
     """A command concerns the services that it names or else the enabled ones, and their needs."""
-    assert concerned_services(SERVICES, read(line), ["web"]) == want
+    services = project(web={"depends_on": {"db": {}, "model": {}}}, db={}, model={}, alone={})
+    assert concerned_services(services, read(line), ["web"]) == want.split()
 
 
 @pytest.mark.parametrize(
     ("service", "line", "want"),
-    named(
-        [
-            ("one", {}, "compose up", 1),
-            ("replicas", {"deploy": {"replicas": 3}}, "compose up", 3),
-            ("none at all", {"deploy": {"replicas": 0}}, "compose up", 0),
-            ("none at all by its old word", {"scale": 0}, "compose up", 0),
-            ("scale", {"scale": 2}, "compose up", 2),
-            ("a flag", {"scale": 2}, "compose up --scale a=4 --scale b=9", 4),
-            ("a run", {"scale": 2}, "compose run a", 1),
-        ]
-    ),
+    [
+        ({}, "compose up", 1),
+        ({"deploy": {"replicas": 0}}, "compose up", 0),
+        ({"scale": 0}, "compose up", 0),
+        ({"scale": 2}, "compose up", 2),
+        ({"scale": 2}, "compose up --scale a=4 --scale b=9", 4),
+        ({"scale": 2}, "compose run a", 1),
+    ],
 )
 def test_containers_of_service(service: dict[str, Any], line: str, want: int) -> None:
     """A service has as many containers as the flag says, or else the project."""
@@ -261,13 +216,11 @@ def test_no_project(text: str) -> None:
     assert "which is no project" in failed.value.message
 
 
-@pytest.mark.parametrize(
-    "line", command_lines.for_clients("docker compose"), ids=lambda line: line.source
-)
-def test_public_lines(line: CommandLine) -> None:
+def test_public_lines() -> None:
     """Public lines of docker compose are read as ones that start containers, and stay complete."""
-    command = read(line.words[1:])
-    assert command.composes
-    got = generated_line(command, project(), "D", "F")
-    begin = got.index("F") + 1
-    assert got[begin:] == tuple(line.words[line.words.index(command.subcommand[1]) :])
+    for line in command_lines.for_clients("docker compose"):
+        command = read(line.words[1:])
+        assert command.composes
+        got = generated_line(command, project(), "D", "F")
+        begin = got.index("F") + 1
+        assert got[begin:] == tuple(line.words[line.words.index(command.subcommand[1]) :])

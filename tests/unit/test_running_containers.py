@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from made_up_engine import BOX, Boxes
-from values import lease
+from values import cases, lease, machine
 
 from gpulaunch.containers import in_use
 from gpulaunch.containers.docker.answers import parse_container, parse_running
@@ -18,10 +18,9 @@ from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import find_machine
 from gpulaunch.records import replace
 
-DGX1 = find_machine("dgx1-v100", print).topology
+DGX1 = machine("dgx1-v100")
 UUIDS = [gpu.uuid for gpu in DGX1.gpus]
 WEB = replace(BOX, id="e" * 64, name="web", lease_id=None, uuids=(), given=("1", UUIDS[4]), pid=7)
 MONITOR = replace(WEB, id="f" * 64, name="monitor", given=(), sees_all=True)
@@ -39,30 +38,26 @@ def cdi(*names: str) -> dict[str, object]:
 
 
 NVIDIA = {"Runtime": "nvidia", "Env": ["A=b", "NVIDIA_VISIBLE_DEVICES=3,GPU-1"]}
+GIVEN = {
+    "none": ([], {}, ""),
+    "a count": ([request(Count=3)], {}, "0,1,2"),
+    "all": ([request(Count=-1)], {}, "all"),
+    "devices": ([request(DeviceIDs=["0", "GPU-1"])], {}, "0,GPU-1"),
+    "all as a device": ([request(DeviceIDs=["all"])], {}, "all"),
+    "CDI": ([cdi("nvidia.com/gpu=0", "runtime.nvidia.com/gpu=GPU-1")], {}, "0,GPU-1"),
+    "another maker's": ([cdi("amd.com/gpu=0")], {}, ""),
+    "no GPU": ([request(Count=1, Capabilities=[["tpu"]])], {}, ""),
+    "a count of a driver's": ([request(Driver="nvidia", Count=1)], {}, "0"),
+    "the variable": ([], NVIDIA, "3,GPU-1"),
+    "the variable in vain": ([], NVIDIA | {"Runtime": "runc"}, ""),
+    "void": ([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}, ""),
+    "all by the variable": ([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}, "all"),
+    "a flag before the variable": ([cdi("nvidia.com/gpu=5")], NVIDIA, "5"),
+    "beside another device": ([cdi("vendor.com/net=eth0")], NVIDIA, "3,GPU-1"),
+}
 
 
-@pytest.mark.parametrize(
-    ("requests", "others", "want"),
-    [
-        pytest.param([], {}, "", id="none"),
-        pytest.param([request(Count=3)], {}, "0,1,2", id="a count"),
-        pytest.param([request(Count=-1)], {}, "all", id="all"),
-        pytest.param([request(DeviceIDs=["0", "GPU-1"])], {}, "0,GPU-1", id="devices"),
-        pytest.param([request(DeviceIDs=["all"])], {}, "all", id="all as a device"),
-        pytest.param([cdi("nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1")], {}, "0,GPU-1", id="CDI"),
-        pytest.param([cdi("runtime.nvidia.com/gpu=2")], {}, "2", id="CDI's other kind"),
-        pytest.param([cdi("nvidia.com/gpu=all")], {}, "all", id="all by CDI"),
-        pytest.param([cdi("amd.com/gpu=0")], {}, "", id="another maker's"),
-        pytest.param([request(Count=1, Capabilities=[["tpu"]])], {}, "", id="no GPU"),
-        pytest.param([request(Driver="nvidia", Count=1)], {}, "0", id="a count of a driver's"),
-        pytest.param([], NVIDIA, "3,GPU-1", id="the variable"),
-        pytest.param([], NVIDIA | {"Runtime": "runc"}, "", id="the variable in vain"),
-        pytest.param([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "", id="void"),
-        pytest.param([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}, "all", id="all so"),
-        pytest.param([cdi("nvidia.com/gpu=5")], NVIDIA, "5", id="a flag before the variable"),
-        pytest.param([cdi("vendor.com/net=eth0")], NVIDIA, "3,GPU-1", id="beside another device"),
-    ],
-)
+@cases(GIVEN, "requests", "others", "want")
 def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], want: str) -> None:
     """Docker's flags name GPUs one by one, count them from 0, or show all."""
     document = {
@@ -164,18 +159,12 @@ def test_engine_that_is_late() -> None:
     assert late.questions == ["running"]
 
 
-@pytest.mark.parametrize(
-    ("problem", "want"),
-    [
-        (NoAnswerError("gone"), []),
-        (ForbiddenError("not you"), []),
-        (FailedError("it failed"), ["it failed"]),
-    ],
-)
-def test_engine_without_an_answer(problem: FailedError, want: list[str]) -> None:
+def test_engine_without_an_answer() -> None:
     """No word of an engine that does not run, or is not this user's; others tell what failed."""
-    got = running_containers([("boxer", Asked(problem=problem))], DGX1, numbered=True)
-    assert got == ((), want)
+    problems = (NoAnswerError("gone"), ForbiddenError("not you"), FailedError("it failed"))
+    for problem, want in zip(problems, ([], [], ["it failed"]), strict=True):
+        got = running_containers([("boxer", Asked(problem=problem))], DGX1, numbered=True)
+        assert got == ((), want)
 
 
 def test_beside_leases() -> None:
@@ -192,14 +181,12 @@ def test_beside_leases() -> None:
 def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine is asked at the socket that its variable names, once, and if it is there."""
     for name in ("DEFAULT_SOCKET", "ROOTLESS_SOCKET"):
-        monkeypatch.setattr(f"gpulaunch.containers.docker.{name}", str(tmp_path / "." / "s"))
-    monkeypatch.setenv("DOCKER_HOST", "tcp://there:1")
-    assert clients_at_hand() == []
-    path = str(tmp_path / "s")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/./s")
-    assert clients_at_hand() == []
+        monkeypatch.setattr(f"gpulaunch.containers.docker.{name}", str(tmp_path / "s"))
+    for address in ("tcp://there:1", f"unix://{tmp_path}/./s"):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        assert clients_at_hand() == []
     with socket(AF_UNIX) as listener:
-        listener.bind(path)
+        listener.bind(str(tmp_path / "s"))
         got = [(program, client.address) for program, client in clients_at_hand()]
         assert got == [("docker", f"{tmp_path}/./s")]
 

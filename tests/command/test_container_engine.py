@@ -1,4 +1,7 @@
-"""The interface to container engines: each is a module, a table of flags and a registry row."""
+"""The interface to container engines: each is a module, a table of flags and a registry row.
+
+A made-up engine stands in the registry, in place of the others; its program echoes.
+"""
 
 import json
 import time
@@ -6,22 +9,21 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import DGX, Launcher
-from made_up_engine import BOX, BOXER, BoxEngine, Boxes
+from made_up_engine import BOX, BoxEngine, Boxes
 from values import lease
 
 from gpulaunch.cli.doctor import diagnose
-from gpulaunch.cli.main import run
-from gpulaunch.containers.command import read_command
-from gpulaunch.containers.container_launch import PlainCommand
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.life import Standing
 from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
-from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.launch.options import Options
-from gpulaunch.launch.read_container import read_container_launch
+from gpulaunch.errors import FailedError
 from gpulaunch.machine.driver import Finding
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
+
+PROGRAM = '#!/bin/sh\necho "$@"\nls "$GPULAUNCH_STATE_DIR" | grep -c lease\nexit 5\n'
+LABEL = "io.gpulaunch.gpus=GPU-dgx1-v100-0,GPU-dgx1-v100-3"
+SHARED = ["--share", "-o", "utilization=30,20", "--memory", "2G"]
 
 
 @pytest.fixture
@@ -33,17 +35,11 @@ def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes
         monkeypatch.delitem(ENGINES, program)
     monkeypatch.setitem(ENGINES, "boxer", lambda: engine)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    boxer = launcher.state.parent / "boxer"
+    boxer.write_text(PROGRAM)
+    boxer.chmod(0o755)
+    launcher.environment["PATH"] += f":{boxer.parent}"
     return client
-
-
-def planned(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """Return the command line that a dry run prints."""
-    assert run([*DGX, "--dry-run", "--json", *words]) == 0
-    return json.loads(capsys.readouterr().out)["argv"]
-
-
-LABEL = "io.gpulaunch.gpus=GPU-dgx1-v100-0,GPU-dgx1-v100-3"
-SHARED = ["--share", "-o", "utilization=30,20", "--memory", "2G"]
 
 
 @pytest.mark.usefixtures("boxes")
@@ -55,15 +51,28 @@ SHARED = ["--share", "-o", "utilization=30,20", "--memory", "2G"]
     ],
 )
 def test_its_command_line_gets_gpus_by_its_way(
-    capsys: pytest.CaptureFixture[str], options: list[str], flags: list[str]
+    launcher: Launcher, options: list[str], flags: list[str]
 ) -> None:
     """Its flags end where its table says, and then comes what shows GPUs to its containers."""
-    got = planned(
-        capsys, *options, "boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"
-    )
+    words = ["boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"]
+    done = launcher.run(*DGX, "--dry-run", "--json", *options, *words)
     ours = ["--accelerators", "cdi:0", "--accelerators", "cdi:3", "--label", LABEL]
     ours += ["-e", "GPULAUNCH_GPU_COUNT=2"]
-    assert got == ["boxer", "run", "--quietly", "--colour", "red", *ours, "image", "-e"]
+    want = ["boxer", "run", "--quietly", "--colour", "red", *ours, "image", "-e"]
+    assert json.loads(done.stdout)["argv"] == want
+
+
+@pytest.mark.usefixtures("boxes")
+def test_a_launch_goes_through_it(launcher: Launcher) -> None:
+    """The launched program has the GPUs and the lease, and its status is the launch's."""
+    done = launcher.run(*DGX, "boxer", "run", "image")
+    line, leases = done.stdout.splitlines()
+    words = line.split()
+    assert (words[:3], words[-1]) == (["run", "--accelerators", "cdi:0"], "image")
+    assert any(word.startswith("io.gpulaunch.lease=") for word in words)
+    assert (leases, done.returncode, done.stderr) == ("1", 5, "")
+    assert launcher.records() == []
+    assert launcher.run(*DGX, "boxer", "ps").stdout == "ps\n0\n"
 
 
 @pytest.mark.usefixtures("boxes")
@@ -76,29 +85,20 @@ def test_its_command_line_gets_gpus_by_its_way(
             "-n 1 and boxer's --accelerators 2",
         ),
         ([*SHARED, "boxer", "create", "i"], "boxer create: only boxer run shares GPUs"),
-        (["boxer", "ps"], "'boxer ps' takes no GPUs here"),
+        (["--dry-run", "boxer", "ps"], "'boxer ps' takes no GPUs here"),
     ],
 )
-def test_it_is_called_by_its_name(words: list[str], want: str) -> None:
+def test_it_is_called_by_its_name(launcher: Launcher, words: list[str], want: str) -> None:
     """What is wrong is told in its words, not in docker's."""
-    with pytest.raises(UsageError, match=want):
-        run([*DGX, "--dry-run", *words])
+    assert launcher.run(*DGX, *words).stderr.startswith(f"gpulaunch: error: {want}")
 
 
 @pytest.mark.usefixtures("boxes")
-def test_a_way_that_it_does_not_have_cannot_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_that_it_does_not_have_cannot_be_forced(launcher: Launcher) -> None:
     """The setting names a way that another engine has: that is refused, and not done otherwise."""
-    monkeypatch.setenv("GPULAUNCH_CONTAINER_GPUS", "runtime")
-    with pytest.raises(UsageError, match="boxer has no runtime nvidia"):
-        run([*DGX, "--dry-run", "boxer", "run", "image"])
-
-
-@pytest.mark.usefixtures("boxes")
-def test_what_needs_no_gpus_is_its_own() -> None:
-    """A command of it that starts nothing is run as it is."""
-    command = read_command(["boxer", "ps"], BOXER)
-    got = read_container_launch(Options({}, {}), BoxEngine(), command, name=None, warn=pytest.fail)
-    assert got == PlainCommand(("boxer", "ps"))
+    launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
+    done = launcher.run(*DGX, "boxer", "run", "image")
+    assert "boxer has no runtime nvidia" in done.stderr
 
 
 # --------------------------------------------------------------------------------------- its leases
@@ -149,14 +149,7 @@ def test_doctor_looks_at_it(boxes: Boxes) -> None:
     """Doctor tells whether it answers, how GPUs get in, and which containers have no lease."""
     boxes.lists = [[BOX]]
     found = diagnose("dgx1-v100")
-    assert found[-3:-1] == [
-        Finding("Box Engine", "ok", "1.0 at box:1"),
-        Finding(
-            "GPUs in containers",
-            "ok",
-            "by CDI devices nvidia.com/gpu=UUID; also offered: runtime nvidia with "
-            "NVIDIA_VISIBLE_DEVICES, --gpus with a device list",
-        ),
-    ]
+    assert found[-3] == Finding("Box Engine", "ok", "1.0 at box:1")
+    assert found[-2].text.startswith("by CDI devices nvidia.com/gpu=UUID; also offered: runtime")
     assert found[-1].text == "container box has 1 GPU and no lease"
     assert found[-1].hint == "'boxer stop box', then 'gpulaunch boxer start box'"
