@@ -229,15 +229,11 @@ def _copied(checkout: Path, copy: Path) -> Path:
     files = [name for name in tracked if (checkout / name).exists()]
     pack = subprocess.Popen(["tar", "c", *files, ".venv"], cwd=checkout, stdout=subprocess.PIPE)
     subprocess.run(["tar", "x", "-C", str(copy)], stdin=pack.stdout, check=True)
-    old, new = os.fsencode(checkout.resolve()) + b"/", os.fsencode(copy.resolve()) + b"/"
+    old, new = os.fsencode(checkout.resolve()), os.fsencode(copy.resolve())
     environment = copy / ".venv"
     for file in [*environment.glob("bin/*"), *environment.glob("lib/*/site-packages/*.pth")]:
         if file.is_file() and not file.is_symlink():
-            content = file.read_bytes()
-            if old[:-1] in content:
-                file.write_bytes(
-                    content.replace(old, new).replace(old[:-1] + b"\n", new[:-1] + b"\n")
-                )
+            file.write_bytes(re.sub(re.escape(old) + rb"\b", new, file.read_bytes()))
     if (checkout / "build").exists():  # engines and daemons that the tests use
         (copy / "build").symlink_to((checkout / "build").resolve())
     subprocess.run("git init -q && git add -A && git -c user.name=m -c user.email=m@x commit -qm m",
