@@ -5,17 +5,36 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pexpect
-import pytest
 from conftest import Launcher, children, wait_for_end
 
 from gpulaunch.machine.driver_apart import DriverApart
+
+if TYPE_CHECKING:
+    from fake_nvml import FakeNvml
 
 pytest_plugins = ("fake_nvml",)
 
 HANGS_S = 100_000
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+HANDLE, MIG, FIELDS = (
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetFieldValues",
+)
+
+
+def behind(launcher: Launcher, fake: "FakeNvml", function: str, seconds: int = HANGS_S) -> dict:
+    """Return the environment of a machine of its own whose GPU 2 takes long in a function."""
+    home = Path(launcher.environment["HOME"], f"behind {function} {seconds}")
+    home.mkdir(mode=0o700)
+    text = Path(fake.environment["FAKE_NVML_FILE"]).read_text()
+    lines = (f"slow {function}{version} 2 {seconds}\n" for version in ("", "_v2"))
+    (home / "nvml.txt").write_text("".join([text, *lines]))
+    own = {"FAKE_NVML_FILE": str(home / "nvml.txt"), "XDG_RUNTIME_DIR": str(home)}
+    return launcher.environment | own
 
 
 def waits_for(function: str) -> str:
@@ -28,76 +47,49 @@ def left_out(function: str) -> str:
     return f"GPU 2 is left out: it has not answered {function} for 5 s"
 
 
-@pytest.mark.parametrize(
-    "arguments", [("-n", "1", "--only", "0", "--", "true"), ("--dry-run", "--", "true")]
-)
-def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100, arguments) -> None:
-    """A launch that a GPU keeps waiting names the GPU and the call that has not returned."""
-    dgx1_v100.slow(COMPUTE, HANGS_S, gpu=2)
-    run = launcher.start(*arguments)
-    try:
-        assert run.stderr.readline() == waits_for(COMPUTE)
-        assert run.poll() is None
-    finally:
-        run.kill()
-        run.communicate()
+def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
+    """A launch that a GPU keeps waiting names the GPU and the call that has not returned.
 
-
-def test_launch_goes_on_after_a_slow_call(launcher: Launcher, dgx1_v100) -> None:
-    """A call that is only slow costs one line, and the GPU is granted as any other."""
-    dgx1_v100.slow(COMPUTE, 5, gpu=2)
-    run = launcher.run("--only", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    A call that is only slow costs one line, and the GPU is granted as any other.
+    """
+    hangs, slow = (behind(launcher, dgx1_v100, COMPUTE, seconds) for seconds in (HANGS_S, 5))
+    lines = (("-n", "1", "--only", "0", "--", "true"), ("--dry-run", "--", "true"))
+    waiting = [launcher.start(*line, env=hangs) for line in lines]
+    run = launcher.run("--only", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", env=slow)
     assert (run.returncode, run.stdout) == (0, "2\n")
     assert set(run.stderr.splitlines(keepends=True)) == {waits_for(COMPUTE)}
+    for launch in waiting:
+        assert launch.stderr.readline() == waits_for(COMPUTE)
+        assert launch.poll() is None
+        launch.kill()
+        launch.communicate()
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetFieldValues",
-        COMPUTE,
-    ],
-)
-def test_status_goes_on_without_a_gpu_that_hangs(
-    launcher: Launcher, dgx1_v100, function: str
-) -> None:
-    """Whichever call about a GPU hangs, status names it, and shows all other GPUs."""
-    dgx1_v100.slow(function, HANGS_S, gpu=2)
-    run = launcher.run("status", "--json")
-    named = run.stderr.split()[6]  # nvidia-ml-py's name has no version at its end
-    want = f"{waits_for(named)}gpulaunch: warning: {left_out(named)}\n"
-    assert (run.stderr, function.startswith(named)) == (want, True)
-    assert run.returncode == 0
-    gpus = json.loads(run.stdout)["gpus"]
-    assert [gpu["index"] for gpu in gpus if gpu["free"]] == [0, 1, 3, 4, 5, 6, 7]
-
-
-def test_doctor_goes_on_without_a_gpu_that_hangs(launcher: Launcher, dgx1_v100) -> None:
-    """A GPU that hangs is a problem that doctor reports, with the call, among all other results."""
-    dgx1_v100.slow("nvmlDeviceGetPciInfo_v3", HANGS_S, gpu=2)
-    for options in ((), ("--health",)):
-        run = launcher.run("doctor", "--json", *options)
-        findings = json.loads(run.stdout)["findings"]
+def test_what_only_looks_goes_on(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
+    """Whichever call about a GPU hangs, status, top and doctor name it and show all other GPUs."""
+    called = ("HandleByIndex", "MigMode", "FieldValues", "ComputeRunningProcesses_v3")
+    functions = [f"nvmlDeviceGet{name}" for name in called]
+    looking = [
+        launcher.start("status", "--json", env=behind(launcher, dgx1_v100, function))
+        for function in functions
+    ]
+    pci = behind(launcher, dgx1_v100, "nvmlDeviceGetPciInfo_v3")
+    doctors = [launcher.start("doctor", "--json", *more, env=pci) for more in ((), ("--health",))]
+    options = {"env": launcher.environment | {"TERM": "xterm"}, "dimensions": (30, 150)}
+    top = pexpect.spawn(launcher.script, ["top"], encoding="utf-8", timeout=None, **options)
+    top.expect_exact("q quit")
+    dgx1_v100.slow(COMPUTE, HANGS_S, gpu=2)
+    for function, run in zip(functions, looking, strict=True):
+        printed, said = run.communicate()
+        assert said == f"{waits_for(function)}gpulaunch: warning: {left_out(function)}\n"
+        assert run.returncode == 0
+        free = [gpu["index"] for gpu in json.loads(printed)["gpus"] if gpu["free"]]
+        assert free == [0, 1, 3, 4, 5, 6, 7]
+    for run in doctors:
+        findings = json.loads(run.communicate()[0])["findings"]
         problems = [one["text"] for one in findings if one["state"] == "problem"]
         assert left_out("nvmlDeviceGetPciInfo") in problems
         assert run.returncode == 1
-
-
-def test_top_goes_on_without_a_gpu_that_hangs_later(launcher: Launcher, dgx1_v100) -> None:
-    """A GPU that hangs while top is on the screen is said not to answer, and q still ends it."""
-    environment = launcher.environment | {"TERM": "xterm"}
-    top = pexpect.spawn(
-        launcher.script,
-        ["top"],
-        env=environment,
-        dimensions=(30, 150),
-        encoding="utf-8",
-        timeout=60,
-    )
-    top.expect_exact("q quit")
-    dgx1_v100.slow(COMPUTE, HANGS_S, gpu=2)
     top.expect_exact("it does not answer")
     top.send("q")
     top.expect(pexpect.EOF)
@@ -105,7 +97,7 @@ def test_top_goes_on_without_a_gpu_that_hangs_later(launcher: Launcher, dgx1_v10
     assert (top.exitstatus, top.signalstatus) == (0, None)
 
 
-def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100) -> None:
+def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
     """The process that may be stuck in the driver has none of the output and no terminal.
 
     So whoever reads the output sees its end, even if nothing can kill that process. It ends with
@@ -113,15 +105,13 @@ def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100) -> Non
     """
     dgx1_v100.slow(COMPUTE, HANGS_S, gpu=2)
     run = launcher.start("status")
-    try:
-        assert run.stderr.readline() == waits_for(COMPUTE)
-        (asking,) = children(run.pid)
-        outputs = {os.fstat(end.fileno()).st_ino for end in (run.stdout, run.stderr)}
-        held = {os.stat(path).st_ino for path in Path(f"/proc/{asking}/fd").iterdir()}
-        assert (held & outputs, os.getsid(asking)) == (set(), asking)
-    finally:
-        run.send_signal(signal.SIGINT)
-        run.communicate()
+    assert run.stderr.readline() == waits_for(COMPUTE)
+    (asking,) = children(run.pid)
+    outputs = {os.fstat(end.fileno()).st_ino for end in (run.stdout, run.stderr)}
+    held = {os.stat(path).st_ino for path in Path(f"/proc/{asking}/fd").iterdir()}
+    assert (held & outputs, os.getsid(asking)) == (set(), asking)
+    run.send_signal(signal.SIGINT)
+    run.communicate()
     assert run.returncode == -signal.SIGINT
     wait_for_end(asking)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("fake_nvml",)
 
+NOT_SUPPORTED = 3  # nvmlReturn_t
 SWITCH = 18
 """Links of an H100 or B200 into NVSwitches."""
 
@@ -95,11 +97,24 @@ def test_links_of_two_gpus(
     assert (topo(launcher), effective(launcher, 2)) == (want, pytest.approx(planned))
 
 
-@pytest.mark.parametrize(("number", "want"), [(6, 4), (7, 5), (99, 6), (0, 1)])
-def test_unknown_compute_capability(
-    launcher: Launcher, nvml: "FakeNvml", number: int, want: int
-) -> None:
-    """Of a card that is newer than all that are known, NVML's number tells, as nvml.h counts."""
-    newer = H100 | {"cc": "13.0"}
-    describe(nvml, newer, 2, on_switches(2, f"version={number} hopper state=1"))
-    assert topo(launcher)[0] == want
+def test_unknown_compute_capability(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Of a card without a known capability NVML's number tells, as nvml.h counts.
+
+    A later number counts as the newest, and none as the oldest.
+    """
+    want = {0: 20.0, 1: 20.0, 2: 25.0, 4: 25.0, 6: 25.0, 7: 50.0, 8: 50.0, 99: 50.0}
+    pairs = [(2 * n, 2 * n + 1, number) for n, number in enumerate(want)]
+    ends = ((a, b, number) for x, y, number in pairs for a, b in ((x, y), (y, x)))
+    lines = (f"nvlink {a} 0 peer={b} version={number}" for a, b, number in ends)
+    describe(nvml, H100 | {"cc": "13.0"}, 2 * len(want), lines)
+    assert nvlinks(launcher) == [*want.values()]
+    nvml.answer("nvmlDeviceGetNvLinkVersion", NOT_SUPPORTED)
+    Path(launcher.environment["XDG_RUNTIME_DIR"], "gpulaunch.topology.json").unlink()
+    nvml.answer("nvmlDeviceGetCudaComputeCapability", NOT_SUPPORTED)
+    assert nvlinks(launcher) == [20.0] * len(want)
+
+
+def nvlinks(launcher: Launcher) -> list[float]:
+    """Return the bandwidth of each pair with an NVLink."""
+    found = json.loads(launcher.run("topo", "--json").stdout)["links"]
+    return [link["bandwidth_gb_per_s"] for link in found if link["nvlink_count"]]

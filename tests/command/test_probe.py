@@ -13,7 +13,7 @@ import tomlkit
 from conftest import Launcher
 
 from gpulaunch.files.toml import tomllib
-from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 
@@ -25,6 +25,9 @@ pytest_plugins = ("fake_nvml",)
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 4, 13, 15, 999
 SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+RULE = "a process can use one MIG instance at most, and only those would do"
+HERE = os.uname().nodename
 
 SPLIT = """
 name = "split"
@@ -100,7 +103,10 @@ def comparable(document: dict) -> dict:
     return {"gpus": gpus, "links": document["links"]}
 
 
-@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
+@pytest.mark.parametrize(
+    "name",
+    ["dgx1-v100", "dgx-a100", "gh200-4", "pcie-8gpu-workstation", "rtx-a6000-4", "summit"],
+)
 def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
     """A described machine that NVML tells of is discovered as it was described."""
     path = Path(load_described_machine(name)[1])
@@ -132,9 +138,7 @@ def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
         (300, "MIG-split-2-0", 40192),
         (301, "MIG-split-2-1", 9728),
     ]
-    links = {
-        (link["a"], link["b"]): (link["path"], link["nvlink_count"]) for link in found["links"]
-    }
+    links = {(x["a"], x["b"]): (x["path"], x["nvlink_count"]) for x in found["links"]}
     assert (links[1, 103], links[103, 300], links[103, 105]) == (
         ("NVL", 12),
         ("NVL", 12),
@@ -150,9 +154,7 @@ def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
         (("--gpu-model", "1g.10gb"), "MIG-split-0-3"),
         (("--gpu-model", "3g.40gb"), "MIG-split-2-0"),
         (("--only", "0"), "MIG-split-0-3"),
-        (("--only", "2:1"), "MIG-split-2-1"),
         (("--only", "105"), "MIG-split-0-5"),
-        (("--only", "MIG-split-2-0"), "MIG-split-2-0"),
         (("--only", "GPU-split-2"), "MIG-split-2-1"),
         (("--only", "2", "--memory", "10GiB"), "MIG-split-2-0"),
         (("--exclude", "1"), "MIG-split-0-3"),
@@ -167,56 +169,51 @@ def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], wan
 
 @pytest.mark.usefixtures("split")
 @pytest.mark.parametrize(
-    ("options", "asked"),
-    [(("-n", "2", "--gpu-model", "1g.10gb"), 2), (("-n", "all", "--gpu-model", "MIG"), 4)],
+    ("options", "why"),
+    [
+        (("-n", "2", "--gpu-model", "1g.10gb"), f"2 GPUs requested: {RULE}"),
+        (("-n", "all", "--gpu-model", "MIG"), f"4 GPUs requested: {RULE}"),
+        (("-n", "2"), f"1 of {HERE}'s 5 are whole GPUs, the others MIG instances"),
+        (("--only", "MIG-split-0"), "'MIG-split-0' fits 2 GPUs of"),
+        (("--exclude", "MIG-split-0"), "'MIG-split-0' fits 2 GPUs of"),
+    ],
 )
 def test_instances_do_not_work_together(
-    launcher: Launcher, options: tuple[str, ...], asked: int
+    launcher: Launcher, options: tuple[str, ...], why: str
 ) -> None:
-    """Several MIG instances for one job are refused, with CUDA's rule as the reason."""
+    """Several MIG instances for one job are refused, with CUDA's rule as the reason.
+
+    The beginning of several instances' UUIDs names none of them, even if all are of one card.
+    """
     done = launcher.run(*options, "--", "echo", "ran")
-    rule = "a process can use one MIG instance at most, and only those would do"
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"gpulaunch: error: {asked} GPUs requested: {rule}\n"
-
-
-@pytest.mark.usefixtures("split")
-def test_more_than_the_whole_cards(launcher: Launcher) -> None:
-    """On a mixed machine a request for several GPUs is about the whole ones."""
-    done = launcher.run("-n", "2", "--", "echo", "ran")
-    want = (
-        f"2 GPUs requested: 1 of {os.uname().nodename}'s 5 are whole GPUs, the others MIG instances"
-    )
-    assert (done.returncode, done.stderr) == (2, f"gpulaunch: error: {want}\n")
-
-
-@pytest.mark.usefixtures("split")
-@pytest.mark.parametrize("option", ["--only", "--exclude"])
-def test_name_of_several_instances(launcher: Launcher, option: str) -> None:
-    """The beginning of several instances' UUIDs names none of them, even if all are of one card."""
-    done = launcher.run(option, "MIG-split-0", "--", "true")
-    assert (done.returncode, "'MIG-split-0' fits 2 GPUs of" in done.stderr) == (2, True)
+    assert why in done.stderr
 
 
 def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
-    """A process on one instance is use of that one, and its neighbours on the card are free."""
+    """A process on one instance is use of that one, and its neighbours on the card are free.
+
+    People read card:instance everywhere: in status, in explanations, in what --verbose says.
+    """
     nvml.add(f"process 1003 {os.getpid()} 300")
-    done = launcher.run("--only", "0", "--", *SHOW_GPUS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "MIG-split-0-5\n", "")
-
-
-@pytest.mark.usefixtures("split")
-def test_names_of_instances(launcher: Launcher) -> None:
-    """People read card:instance everywhere: in status, in explanations, in what --verbose says."""
-    hold = ("--only", "0:3", "-v", "--explain", "--", "sh", "-c", "echo held; read line")
+    hold = (
+        "--only",
+        "0",
+        "-v",
+        "--explain",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES; read x",
+    )
     with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
-        holder.stdout.readline()
+        assert holder.stdout.readline() == "MIG-split-0-5\n"
         table = launcher.run("status").stdout
         _, told = holder.communicate("")
-    assert " free: 1,0:5,2:0,2:1 (" in table
-    assert "  0:3  " in table
-    assert "GPU 0:3 of" in told
-    assert "0:3 is the only set of free GPUs that fits" in told
+    assert " free: 1,2:0,2:1 (" in table
+    assert "  0:5  " in table
+    assert "GPU 0:5 of" in told
+    assert "0:5 is the only set of free GPUs that fits" in told
 
 
 def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -227,9 +224,8 @@ def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNv
         nvml.change(0, mig=1)
         nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
         assert launcher.run("--", "true").returncode == 75
-        assert [
-            gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]
-        ] == ["leased"]
+        (gpu,) = json.loads(launcher.run("status", "--json").stdout)["gpus"]
+        assert gpu["state"] == "leased"
         holder.communicate("")
     assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
 
@@ -241,7 +237,7 @@ def test_card_that_is_split_while_somebody_waits_for_it(
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
     with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        with launcher.start("--wait-timeout", "3s", "--only", "0", "--", "echo", "ran") as waiter:
+        with launcher.start("--wait-timeout", "1s", "--only", "0", "--", "echo", "ran") as waiter:
             assert "waiting as number 1" in waiter.stderr.readline()
             nvml.change(0, mig=1)
             nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
@@ -259,11 +255,13 @@ def test_instances_have_no_future(launcher: Launcher) -> None:
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
-def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Where NVML does not say how many instances a card may have, they are found all the same."""
-    nvml.answer("nvmlDeviceGetMaxMigDeviceCount", code)
-    assert len(discovered(launcher)["gpus"]) == 5
+    for code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN):
+        nvml.answer("nvmlDeviceGetMaxMigDeviceCount", code)
+        forget(launcher)
+        assert len(discovered(launcher)["gpus"]) == 5
+        nvml.drop("error ")
 
 
 # What the driver says of links
@@ -277,33 +275,36 @@ def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
     )
 
 
+def forget(launcher: Launcher) -> None:
+    """Let the machine be read anew."""
+    cached(launcher).unlink(missing_ok=True)
+
+
 def link(launcher: Launcher) -> dict:
     return discovered(launcher)["links"][0]
 
 
-@pytest.mark.parametrize(
-    ("said", "want"),
-    [
-        ("", 25.0),
-        ("speed=25000", 25.0),
-        ("speed=26562", 25.0),
-        ("speed=14062", 14.062),
-        ("speed=53125", 53.125),
-    ],
-    ids=["silent", "nominal", "raw rate", "slower", "faster"],
-)
-def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, want: float) -> None:
+def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
     """A link's speed is what the driver says, or its version's if only the raw rate differs."""
-    pair(nvml, f"nvlink 0 0 peer=1 version=6 {said}", f"nvlink 1 0 peer=0 version=6 {said}")
-    assert link(launcher)["bandwidth_gb_per_s"] == want
+    wanted = {"": 25.0, "speed=26562": 25.0, "speed=14062": 14.062, "speed=53125": 53.125}
+    for said, want in wanted.items():
+        pair(nvml, *(f"nvlink {a} 0 peer={1 - a} version=6 {said}" for a in range(2)))
+        forget(launcher)
+        assert link(launcher)["bandwidth_gb_per_s"] == want, said
 
 
 def test_speed_of_each_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Drivers that tell the speed and state link by link are asked so; a link that sleeps is up."""
-    said = "version=6 hopper speed=14000"
-    pair(
-        nvml, *(f"nvlink {a} {n} peer={1 - a} {said} state={n}" for a in range(2) for n in range(3))
+    """Drivers that tell the speed and state link by link are asked so; the slowest counts for all.
+
+    A link that sleeps is up.
+    """
+    links = ((0, 14000, 0), (1, 20000, 1), (2, 14000, 2))
+    said = (
+        f"nvlink {a} {n} peer={1 - a} version=6 hopper speed={speed} state={state}"
+        for a in range(2)
+        for n, speed, state in links
     )
+    pair(nvml, *said)
     assert (link(launcher)["nvlink_count"], link(launcher)["bandwidth_gb_per_s"]) == (2, 28.0)
 
 
@@ -314,28 +315,29 @@ def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert [gpu["nvlinks_to_cpu"] for gpu in discovered(launcher)["gpus"]] == [2, 0]
 
 
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND])
-def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
-    """Links to an unknown device that is no card go to an NVSwitch, as virtual machines see it."""
+def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Links to an unknown device that is no card go to an NVSwitch, as virtual machines see it.
+
+    If not even its address is told, they join nothing that we know of.
+    """
     pair(nvml, *(f"nvlink {gpu} {n} peer=switch version=6" for gpu in range(2) for n in range(3)))
-    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
-    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
-
-
-def test_ends_that_are_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """An NVLink of which nothing tells where it ends joins nothing that we know of."""
-    pair(nvml, "nvlink 0 0 peer=1 version=6", "nvlink 1 0 peer=0 version=6")
-    for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2"):
-        nvml.answer(function, NOT_SUPPORTED)
+    for code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+        nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
+        forget(launcher)
+        assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
+    nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED)
+    forget(launcher)
     assert link(launcher)["kind"] == "pcie"
 
 
-@pytest.mark.parametrize("silent", [0, 1])
-def test_one_end_tells(launcher: Launcher, nvml: "FakeNvml", silent: int) -> None:
+def test_one_end_tells(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Where one of two GPUs does not tell where its NVLinks go, the other one's word is enough."""
     pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
-    nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED, gpu=silent)
-    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvlink", 2)
+    for silent in (0, 1):
+        nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED, gpu=silent)
+        forget(launcher)
+        assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvlink", 2)
+        nvml.drop("error ")
 
 
 def test_switches_are_not_counted_as_peers(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -345,25 +347,11 @@ def test_switches_are_not_counted_as_peers(launcher: Launcher, nvml: "FakeNvml")
     assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 1)
 
 
-def test_slowest_of_several_nvlinks(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Links of different speeds count as the slowest of them."""
-    speeds = (14000, 20000)
-    pair(
-        nvml,
-        *(
-            f"nvlink {a} {n} peer={1 - a} version=6 hopper state=1 speed={s}"
-            for a in (0, 1)
-            for n, s in enumerate(speeds)
-        ),
-    )
-    assert link(launcher)["bandwidth_gb_per_s"] == 28.0
-
-
-@pytest.mark.parametrize(("nodes", "want"), [("1", 1), ("0-1", None)])
-def test_numa_node(launcher: Launcher, nvml: "FakeNvml", nodes: str, want: int | None) -> None:
+def test_numa_node(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Memory of one node next to a GPU tells its node; of several it tells none."""
-    pair(nvml, numa=nodes)
-    assert discovered(launcher)["gpus"][0]["numa_node"] == want
+    pair(nvml, numa="1")
+    nvml.change(1, numa="0-1")
+    assert [gpu["numa_node"] for gpu in discovered(launcher)["gpus"]] == [1, None]
 
 
 def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -376,34 +364,28 @@ def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert found["links"][0]["kind"] == "pcie"
 
 
-@pytest.mark.parametrize(("status", "want", "bandwidth"), [(0, True, 48.0), (2, False, 36.0)])
-def test_peer_to_peer(
-    launcher: Launcher, nvml: "FakeNvml", status: int, want: bool, bandwidth: float
-) -> None:
+def test_peer_to_peer(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Cards that cannot read each other's memory go through the host's, however near they are."""
-    pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
-    assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == (
-        want,
-        bandwidth,
-    )
+    for status, want in ((0, (True, 48.0)), (2, (False, 36.0))):
+        pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
+        forget(launcher)
+        assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == want
 
 
 def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A GPU whose compute mode forbids everybody to use it is not granted."""
+    """A GPU whose compute mode forbids everybody to use it is not granted.
+
+    One for one process at a time is, and doctor names its mode.
+    """
     pair(nvml, mode=2)
-    done = launcher.run("--", "true")
+    nvml.change(1, mode=3)
+    done = launcher.run("-n", "2", "--", "true")
     assert (done.returncode, done.stdout) == (75, "")
-    each = "GPU 0: compute mode Prohibited; GPU 1: compute mode Prohibited"
-    assert f"2 are out of service ({each})" in done.stderr
-
-
-def test_compute_mode_of_a_process(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A GPU for one process at a time is granted, and doctor names its mode."""
-    pair(nvml, mode=3)
-    assert launcher.run("--", "true").returncode == 0
+    assert "1 is out of service (GPU 0: compute mode Prohibited)" in done.stderr
+    assert launcher.run("--", *SHOW_GPUS).stdout == "1\n"
     found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
     texts = [finding["text"] for finding in found if finding["subject"] == "compute mode"]
-    assert texts == ["GPU 0: EXCLUSIVE_PROCESS", "GPU 1: EXCLUSIVE_PROCESS"]
+    assert "GPU 1: EXCLUSIVE_PROCESS" in texts
 
 
 def test_mps_client(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -416,34 +398,22 @@ def test_mps_client(launcher: Launcher, nvml: "FakeNvml") -> None:
 # Garbage
 
 
-@pytest.mark.parametrize(
-    ("function", "want"),
-    [("nvmlDeviceGetName", "unknown"), ("nvmlDeviceGetPciBusId", "NVIDIA H100")],
-)
-def test_garbage(launcher: Launcher, nvml: "FakeNvml", function: str, want: str) -> None:
+def test_garbage(launcher: Launcher, nvml: "FakeNvml") -> None:
     """An answer that is no text is no answer."""
-    pair(nvml, f"garbage {function} 0")
-    assert discovered(launcher)["gpus"][0]["model"] == want
+    pair(nvml, "garbage nvmlDeviceGetName 0", "garbage nvmlDeviceGetPciBusId 1")
+    models = [gpu["model"] for gpu in discovered(launcher)["gpus"]]
+    assert models == ["unknown", "NVIDIA H100"]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "garbage nvmlDeviceGetUUID 0",
-        "gpu unprintable",
-        f"error nvmlDeviceGetUUID 0 {NOT_SUPPORTED}",
-    ],
-)
+@pytest.mark.parametrize("fault", ["garbage nvmlDeviceGetUUID 0", "unprintable"])
 def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
     """A GPU without a UUID cannot be leased, so it is left out with a warning."""
     pair(nvml, fault)
-    if fault.startswith("gpu"):
+    if fault == "unprintable":
         nvml.change(0, uuid="GPU\x01\x7f")
     done = launcher.run("--", *SHOW_GPUS)
-    assert (done.stdout, done.stderr) == (
-        "GPU-1\n",
-        "gpulaunch: warning: GPU 0 is left out: it has no UUID\n",
-    )
+    want = "gpulaunch: warning: GPU 0 is left out: it has no UUID\n"
+    assert (done.stdout, done.stderr) == ("GPU-1\n", want)
 
 
 # What is remembered
@@ -460,13 +430,6 @@ def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
     discovered(launcher)
     nvml.drop("nvlink ")
     return nvml
-
-
-@pytest.mark.usefixtures("warm")
-def test_remembered(launcher: Launcher) -> None:
-    """What was read once is not read again."""
-    assert link(launcher)["nvlink_count"] == 2
-    assert cached(launcher).stat().st_mode & 0o777 == 0o600
 
 
 def written(edit: Callable[[str], str]) -> Callable[[Path, "FakeNvml"], object]:
@@ -514,7 +477,12 @@ CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
 def test_forgotten(
     launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]
 ) -> None:
-    """A changed list, driver or boot, age, damage, or a file that others can write empties it."""
+    """What was read once is not read again, unless what it depends on has changed.
+
+    A changed list, driver or boot, age, damage, or a file that others can write empties the cache.
+    """
+    assert cached(launcher).stat().st_mode & 0o777 == 0o600
+    assert link(launcher)["nvlink_count"] == 2
     change(cached(launcher), warm)
     assert link(launcher)["nvlink_count"] == 0
 
@@ -584,9 +552,10 @@ def test_unified_memory(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert "MemoryInfo" not in launcher.run("doctor").stdout
 
 
-@pytest.mark.parametrize("code", [NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN])
-def test_memory_that_is_not_told(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+def test_memory_that_is_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Memory that a driver fails to tell stays unknown: it is not taken for the system's."""
-    spark(nvml, code)
-    (gpu,) = discovered(launcher)["gpus"]
-    assert gpu["memory_bytes"] is None
+    for code in (NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN):
+        spark(nvml, code)
+        forget(launcher)
+        (gpu,) = discovered(launcher)["gpus"]
+        assert gpu["memory_bytes"] is None, code
