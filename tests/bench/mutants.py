@@ -45,7 +45,7 @@ SWAPS = {
 TOKEN = re.compile(rb"is\s+not\b|not\s+in\b|\b(?:is|in|and|or)\b|//|<=|>=|==|!=|[-<>+*/%|&]")
 
 PLUGIN = """
-import os, subprocess, time
+import os, subprocess, sys, time
 import pytest
 
 log = open(os.environ["MUTANTS_LOG"], "a", buffering=1)
@@ -60,7 +60,7 @@ subprocess.Popen.__init__ = start
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item):
-    os.environ["MUTANTS_TEST"] = item.nodeid
+    os.environ["MUTANTS_TEST"] = sys.mutants_test = item.nodeid  # a fork has other variables
     print("started", 0, item.nodeid, sep="\\t", file=log)
 
 def pytest_runtest_logreport(report):
@@ -75,12 +75,13 @@ def pytest_sessionfinish():
 """
 REACHED = '''
 """Writes down which test comes by which place."""
-import os
+import os, sys
 
 _seen = set()
 
 def hit(place):
-    test = os.environ.get("MUTANTS_TEST", "")
+    test = os.environ.get("MUTANTS_TEST") or getattr(sys, "mutants_test", "")
+    os.environ["MUTANTS_TEST"] = test  # for what a fork starts
     if (place, test) not in _seen:
         _seen.add((place, test))
         try:
@@ -229,15 +230,11 @@ def _copied(checkout: Path, copy: Path) -> Path:
     files = [name for name in tracked if (checkout / name).exists()]
     pack = subprocess.Popen(["tar", "c", *files, ".venv"], cwd=checkout, stdout=subprocess.PIPE)
     subprocess.run(["tar", "x", "-C", str(copy)], stdin=pack.stdout, check=True)
-    old, new = os.fsencode(checkout.resolve()) + b"/", os.fsencode(copy.resolve()) + b"/"
+    old, new = os.fsencode(checkout.resolve()), os.fsencode(copy.resolve())
     environment = copy / ".venv"
     for file in [*environment.glob("bin/*"), *environment.glob("lib/*/site-packages/*.pth")]:
         if file.is_file() and not file.is_symlink():
-            content = file.read_bytes()
-            if old[:-1] in content:
-                file.write_bytes(
-                    content.replace(old, new).replace(old[:-1] + b"\n", new[:-1] + b"\n")
-                )
+            file.write_bytes(re.sub(re.escape(old) + rb"\b", new, file.read_bytes()))
     if (checkout / "build").exists():  # engines and daemons that the tests use
         (copy / "build").symlink_to((checkout / "build").resolve())
     subprocess.run("git init -q && git add -A && git -c user.name=m -c user.email=m@x commit -qm m",
