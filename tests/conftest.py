@@ -93,7 +93,7 @@ def _import_all() -> None:
 
 
 def _become(words: list[str | bytes], environment: dict[str, str], keep: Iterable[int]) -> None:
-    """Be in a forked child what a start of the script would be, until it exits."""
+    """Be in a forked child what a start of this command line would be."""
     import faulthandler
 
     faulthandler.disable()
@@ -115,9 +115,6 @@ def _become(words: list[str | bytes], environment: dict[str, str], keep: Iterabl
     for place in environment.get("LD_LIBRARY_PATH", "").split(":"):
         if os.path.exists(f"{place}/libnvidia-ml.so.1"):
             ctypes.CDLL(f"{place}/libnvidia-ml.so.1")  # found by its name from now on
-    from gpulaunch.__main__ import main
-
-    main()
 
 
 def _open_standard(descriptor: int, mode: str) -> TextIO | None:
@@ -203,6 +200,28 @@ class Launcher:
         words = [self.script, *arguments]
         return subprocess.Popen(words, **self._forking(words, options))
 
+    def call(self, function: Callable[[], int], **options) -> subprocess.Popen[str]:
+        """Call a function in a fork of this process, which it ends with an exit status."""
+        options = {
+            "env": self.environment,
+            "text": True,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            **options,
+        }
+
+        def run_here() -> None:
+            status = 70
+            try:
+                _become([sys.executable], options["env"], ())
+                status = function()
+                sys.stdout.flush()
+            finally:
+                os._exit(status)
+
+        options |= {"preexec_fn": run_here, "close_fds": False}
+        return subprocess.Popen([sys.executable], **options)
+
     def _forking(self, words: list[str | bytes], options: dict) -> dict:
         """Return options of Popen with which a fork of this process runs `gpulaunch`.
 
@@ -223,7 +242,10 @@ class Launcher:
 
         def run_here() -> None:  # Popen has set up stdin, stdout, stderr and the directory
             try:
+                from gpulaunch.__main__ import main
+
                 _become(words, options["env"], keep)
+                main()
             finally:
                 os._exit(70)
 

@@ -85,7 +85,7 @@ class Shell:
             env=launcher.environment | {"LINE_FILE": str(self._line_file), "TERM": "xterm"},
             cwd=home,
             encoding="utf-8",
-            timeout=60,
+            timeout=None,
             dimensions=(50, 200),
         )
         ready = f'echo {_READY[:3]}""{_READY[3:]}'

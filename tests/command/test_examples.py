@@ -33,7 +33,6 @@ def do(launcher: Launcher, *command: str | Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -34,7 +34,6 @@ ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]
 EXPLAINED = ROOT / "docs" / "explanation" / "placement.md"
 PAGES = [*FIRST, EXPLAINED, *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 PROGRAMS = ("make", "screen", "tmux")
 """Programs that pages use and that a machine may lack; all else is made up by `stand_in`."""
 
@@ -119,7 +118,6 @@ class Reader:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                timeout=60,
                 check=False,
             )
         return done.returncode, self._output.read_text()
@@ -167,8 +165,27 @@ def check_console(reader: Reader, block: Block, where: str) -> None:
     assert status == block.exit, f"{where}: exit status {status} of the last command"
 
 
+PARSERS = {
+    "python": lambda text: compile(text, "a page", "exec"),
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_of_a_page(page: Path) -> None:
+    """TOML and YAML that a page shows parses, Python compiles, and each comment has a block."""
+    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(page.read_text()))
+    assert of_blocks.count("<!--") == len(re.findall(MARK, page.read_text(), re.DOTALL))
+    for block in blocks(page):
+        if block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        if block.not_run:
+            print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")
+
+
 @pytest.mark.usefixtures("no_driver")
-@each_page
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_page(page: Path, reader: Reader) -> None:
     """The commands of a page do, from top to bottom, what the page says."""
     for block in blocks(page):
@@ -183,28 +200,3 @@ def test_commands_of_a_page(page: Path, reader: Reader) -> None:
             continue
         status, said = reader.run(f"{block.before}\n{block.text}")
         assert status == block.exit, f"{where}: exit status {status}\n{block.text}\n{said}"
-
-
-PARSERS = {
-    "python": lambda text: compile(text, "a page", "exec"),
-    "toml": tomllib.loads,
-    "yaml": lambda text: list(yaml.safe_load_all(text)),
-}
-
-
-@each_page
-def test_files_in_a_page(page: Path) -> None:
-    """TOML and YAML that a page shows parses, and Python compiles."""
-    for block in blocks(page):
-        if block.language in PARSERS:
-            PARSERS[block.language](block.text)
-
-
-@each_page
-def test_comments_of_a_page(page: Path) -> None:
-    """Each comment for this test belongs to a block; what is not run says why (seen by -rP)."""
-    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(page.read_text()))
-    assert of_blocks.count("<!--") == len(re.findall(MARK, page.read_text(), re.DOTALL))
-    for block in blocks(page):
-        if block.not_run:
-            print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")

@@ -30,15 +30,15 @@ def simulator() -> gpulaunch.Simulator:
     return gpulaunch.Simulator("dgx1-v100")
 
 
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_examples_in_docstrings(name: str) -> None:
+def test_examples_in_docstrings() -> None:
     """Every public name has a docstring, and the examples in it are right."""
-    public = getattr(gpulaunch, name)
-    assert public.__doc__
-    results = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
-    for one in doctest.DocTestFinder().find(public, name, globs={"gpulaunch": gpulaunch}):
-        results.run(one)
-    assert results.summarize(verbose=False).failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
+    for name in DOCUMENTED:
+        public = getattr(gpulaunch, name)
+        assert public.__doc__
+        for one in doctest.DocTestFinder().find(public, name, globs={"gpulaunch": gpulaunch}):
+            runner.run(one)
+    assert runner.summarize(verbose=False).failed == 0
 
 
 def test_examples_on_the_page() -> None:
@@ -53,11 +53,14 @@ def test_a_replay_is_what_the_command_says(
     """From Python a trace comes to what `gpulaunch simulate` makes of the same jobs in a file."""
     path = tmp_path / "jobs.jsonl"
     path.write_text("".join(json.dumps(job) + "\n" for job in JOBS))
-    for policy in ("baseline", "preserve-paper"):
+    for policy, traces in {
+        "baseline": [str(path)],
+        "preserve-paper": [path, {"job": JOBS}],
+    }.items():
         options = ("--policy", policy, "--machines", "2", "--time-model", "bandwidth,interference")
         done = launcher.run("simulate", *DGX, "--jobs", str(path), *options, "--json")
         (want,) = json.loads(done.stdout)["runs"]
-        for trace in (str(path), path, {"job": JOBS}):
+        for trace in traces:
             replay = simulator.replay(
                 simulator.read_trace(trace),
                 policy,
@@ -84,13 +87,14 @@ def test_a_generated_trace_is_what_the_command_prints(
     assert all(job.split_slowdown for job in trace.jobs if job.name == "alexnet-b1-n2")
 
 
-@pytest.mark.parametrize("policy", ["preserve", "topo-aware", "baseline"])
 def test_a_placement_is_what_a_launch_would_get(
-    launcher: Launcher, simulator: gpulaunch.Simulator, policy: str
+    launcher: Launcher, simulator: gpulaunch.Simulator
 ) -> None:
     """`place` chooses the GPUs that a launch gets where others hold the busy ones."""
-    options = ("-n", "3", "--pattern", "ring", "--sensitive", "--policy", policy)
-    dry = launcher.run(*DGX, *options, "--exclude", "0,3,5", "--dry-run", "--json", "--", "true")
-    want = [gpu["index"] for gpu in json.loads(dry.stdout)["gpus"]]
     job = {"gpus": 3, "pattern": "ring", "bandwidth_sensitive": True}
-    assert list(simulator.place(job, policy, busy=[0, 3, 5]).gpus) == want
+    options = ("-n", "3", "--pattern", "ring", "--sensitive", "--exclude", "0,3,5")
+    for policy in ("preserve", "topo-aware"):
+        asked = (*options, "--policy", policy, "--dry-run", "--json", "--", "true")
+        want = json.loads(launcher.run(*DGX, *asked).stdout)["gpus"]
+        got = simulator.place(job, policy, busy=[0, 3, 5]).gpus
+        assert list(got) == [gpu["index"] for gpu in want]

@@ -94,10 +94,14 @@ def test_a_shell_takes_what_is_printed(launcher: Launcher, shell: Shell) -> None
     assert said.startswith(f"gpulaunch: info: GPUs {gpus} of dgx1-v100 are held until ")
     assert said.endswith("'gpulaunch free nb' or the end of this session frees them earlier\n")
     assert (lease["name"], lease["command"]) == ("nb", ["reserve", "1h"])
-    assert shell.run("env | grep -E '^(CUDA|NVIDIA|GPULAUNCH_[GL])' | sort") == (
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES={gpus}\nGPULAUNCH_GPU_COUNT=2\n"
-        f"GPULAUNCH_LEASE={lease['id']}\nNVIDIA_VISIBLE_DEVICES={','.join(lease['uuids'])}\n"
-    )
+    variables = shell.run("env | grep -E '^(CUDA|NVIDIA|GPULAUNCH_[GL])' | sort").splitlines()
+    assert variables == [
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        f"CUDA_VISIBLE_DEVICES={gpus}",
+        "GPULAUNCH_GPU_COUNT=2",
+        f"GPULAUNCH_LEASE={lease['id']}",
+        f"NVIDIA_VISIBLE_DEVICES={','.join(lease['uuids'])}",
+    ]
     assert shell.run("gpulaunch -n all -- sh -c 'echo $CUDA_VISIBLE_DEVICES'") == f"{gpus}\n"
     assert shell.run("gpulaunch -n 3 -- true; echo $?") == (
         complaint(f"3 GPUs requested: lease {lease['id']} has 2") + "2\n"
@@ -128,9 +132,7 @@ def test_a_shell_after_its_reservation(launcher: Launcher, shell: Shell) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "variables", "want"),
-    [("", "", 0), ("--keep", "", 1), ("", "CI=true ", 1)],
-    ids=["session", "keep", "CI"],
+    ("options", "variables", "want"), [("", "", 0), ("--keep", "", 1), ("", "CI=true ", 1)]
 )
 def test_it_ends_with_the_session(
     launcher: Launcher, options: str, variables: str, want: int
@@ -138,19 +140,27 @@ def test_it_ends_with_the_session(
     """Logout frees the GPUs, but not with --keep, nor where CI=true."""
     shell = Shell(launcher)
     shell.run(f"{variables}gpulaunch {' '.join(RESERVE)} {options}")
-    ((keeper, _),) = [(lease["pid"], lease["job_pid"]) for lease in leases(launcher)]
+    (lease,) = leases(launcher)
     shell.log_out()
     if not want:
-        wait_for_end(keeper)
+        wait_for_end(lease["pid"])
     assert len(leases(launcher)) == want
 
 
-def test_without_a_shell_to_end_with_it_has_to_be_kept(launcher: Launcher) -> None:
-    """A command line that leads its session, as of ssh or cron, is refused without --keep."""
+def test_it_is_refused(launcher: Launcher) -> None:
+    """Without a shell to end with, the time or a reader nothing is held; it runs no command."""
     done = launcher.run(*RESERVE, start_new_session=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == complaint("there is no shell with which it could end", "add --keep")
-    assert launcher.run(*KEEP, start_new_session=True).returncode == 0
+    error = complaint("there is no shell with which it could end", "add --keep")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+    done = launcher.run("reserve", *DGX)
+    assert done.stderr == complaint("--for is missing", "gpulaunch reserve -n 2 --for 2h")
+    done = launcher.run("reserve", *DGX, "2h")
+    assert done.stderr == complaint("'gpulaunch reserve' runs no command, but '2h' is given")
+    line = f"gpulaunch {' '.join(KEEP)}"
+    script = f"{line} >/dev/full 2>&-; echo $?; {line} >&-; echo $?; {line} -n 9 0>&- 2>&-; echo $?"
+    printed = subprocess.check_output(["sh", "-c", script], env=launcher.environment)
+    assert printed == b"125\n125\n2\n"
+    until(lambda: launcher.records() == [])
 
 
 def test_it_ends_at_its_limit(launcher: Launcher) -> None:
@@ -164,11 +174,33 @@ def test_it_ends_at_its_limit(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def test_free_ends_it(launcher: Launcher) -> None:
-    """`gpulaunch free NAME` frees the GPUs; for the history that is a good end, too."""
-    lease = reserve(launcher, "--name", "nb")
-    done = launcher.run("free", "nb")
-    assert done.stdout == f"ended nb (GPUs {','.join(map(str, lease['gpus']))})\n"
+def test_it_has_a_document_and_can_be_freed(launcher: Launcher) -> None:
+    """--json has lease, GPUs, end and variables; how many it got of a range of GPUs, too.
+
+    `gpulaunch free NAME` frees the GPUs; for the history that is a good end, too.
+    """
+    document = reserve(launcher, "-n", "2-4", "--name", "nb")
+    (lease,) = leases(launcher)
+    assert len(document["gpus"]) == 4
+    gpus = ",".join(map(str, lease["gpus"]))
+    assert document == {
+        "lease": lease["id"],
+        "name": "nb",
+        "topology": "dgx1-v100",
+        "gpus": lease["gpus"],
+        "uuids": lease["uuids"],
+        "until": document["until"],
+        "env": {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": gpus,
+            "NVIDIA_VISIBLE_DEVICES": ",".join(lease["uuids"]),
+            "GPULAUNCH_GPU_COUNT": "4",
+            "GPULAUNCH_LEASE": lease["id"],
+        },
+    }
+    until_s = parse_time(document["until"]).timestamp()
+    assert abs(until_s - parse_time(lease["ends_at"]).timestamp()) < 60
+    assert launcher.run("free", "nb").stdout == "ended nb (GPUs 0-3)\n"
     assert launcher.records() == []
     assert [line["exit_status"] for line in past(launcher)] == [0]
 
@@ -186,76 +218,27 @@ def test_a_runner_finds_and_kills_it(launcher: Launcher) -> None:
     assert leases(launcher) == []
 
 
-def test_its_document(launcher: Launcher) -> None:
-    """--json has lease, GPUs, end and variables; how many it got of a range of GPUs, too."""
-    document = reserve(launcher, "-n", "2-4", "--name", "nb")
-    (lease,) = leases(launcher)
-    assert len(document["gpus"]) == 4
-    assert document == {
-        "lease": lease["id"],
-        "name": "nb",
-        "topology": "dgx1-v100",
-        "gpus": lease["gpus"],
-        "uuids": lease["uuids"],
-        "until": document["until"],
-        "env": {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, lease["gpus"])),
-            "NVIDIA_VISIBLE_DEVICES": ",".join(lease["uuids"]),
-            "GPULAUNCH_GPU_COUNT": "4",
-            "GPULAUNCH_LEASE": lease["id"],
-        },
-    }
-    until_s, ends_s = (
-        parse_time(text).timestamp() for text in (document["until"], lease["ends_at"])
-    )
-    assert abs(until_s - ends_s) < 60
-
-
 def test_busy_gpus_are_waited_for_on_request(launcher: Launcher) -> None:
-    """Without --wait it ends with 75; with it the terminal shows the wait, and then the GPUs."""
+    """Without --wait it ends with 75; with it the terminal shows the wait, and then the GPUs.
+
+    Ctrl-C, and a signal to the command line alone, end the waiting for good.
+    """
     with held(launcher, *DGX, "-n", "8") as job:
         done = launcher.run(*KEEP)
         assert (done.returncode, done.stdout) == (75, "")
-        assert "2 GPUs requested: " in done.stderr
-        waiting = launcher.start(*KEEP, "--wait")
-        assert "waiting as number 1 in the queue" in waiting.stderr.readline()
+        waiting = [launcher.start(*KEEP, "--wait", start_new_session=True) for _ in range(3)]
+        for waiter in waiting:
+            assert "waiting as number " in waiter.stderr.readline()
+        interrupted, ended, patient = waiting
+        os.killpg(interrupted.pid, signal.SIGINT)
+        ended.terminate()
+        for waiter, number in ((interrupted, signal.SIGINT), (ended, signal.SIGTERM)):
+            waiter.communicate()
+            assert waiter.returncode == -number
         job.end()
-    out, said = waiting.communicate(timeout=30)
-    assert (waiting.returncode, out.count("export ")) == (0, 5)
+    out, said = patient.communicate()
+    assert (patient.returncode, out.count("export "), len(leases(launcher))) == (0, 5, 1)
     assert "are held until" in said
-
-
-@pytest.mark.parametrize("kill_group", [True, False], ids=["Ctrl-C", "TERM"])
-def test_who_gives_up_waiting_leaves_the_queue(launcher: Launcher, *, kill_group: bool) -> None:
-    """Ctrl-C, and a signal to the command line alone, end the waiting for good."""
-    with held(launcher, *DGX, "-n", "8"):
-        waiting = launcher.start(*KEEP, "--wait", start_new_session=True)
-        assert "waiting as number 1 in the queue" in waiting.stderr.readline()
-        if kill_group:
-            os.killpg(waiting.pid, signal.SIGINT)
-        else:
-            waiting.terminate()
-        waiting.communicate(timeout=30)
-        assert waiting.returncode == -(signal.SIGINT if kill_group else signal.SIGTERM)
-    assert leases(launcher) == []
-    assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
-
-
-def test_what_nobody_reads_is_not_held(launcher: Launcher) -> None:
-    """Where the variables cannot be printed, the GPUs are free again."""
-    with open("/dev/full", "w") as full:
-        done = launcher.run(*KEEP, capture_output=False, stdout=full, stderr=subprocess.DEVNULL)
-    assert done.returncode == 125
-    until(lambda: launcher.records() == [])
-
-
-def test_closed_descriptors(launcher: Launcher) -> None:
-    """Without stdout nothing is reserved; without stdin and stderr a refusal is one, unread."""
-    line = f"gpulaunch {' '.join(KEEP)}"
-    script = f"{line} >&-; echo $?; {line} -n 9 0>&- 2>&-; echo $?"
-    printed = subprocess.check_output(["sh", "-c", script], env=launcher.environment)
-    assert (printed, leases(launcher)) == (b"125\n2\n", [])
 
 
 def test_the_keeper_has_nothing_of_the_shell(launcher: Launcher) -> None:
@@ -275,25 +258,9 @@ def test_gpus_of_a_driver(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """GPUs that NVML tells of are reserved and freed like described ones, and named so."""
     document = json.loads(launcher.run("reserve", "--for", "1h", "--keep", "-qn2", "--json").stdout)
     assert document["uuids"] == dgx1_v100.uuids(*document["gpus"]).split(",")
-    others = launcher.run("-n", "7", "--", "true")
-    assert others.returncode == 75
+    assert launcher.run("-n", "7", "--", "true").returncode == 75
     inside = launcher.environment | document["env"]
     shown = launcher.run("-n", "2", *SHOW, env=inside)
     assert shown.stdout == f"{document['env']['CUDA_VISIBLE_DEVICES']}\n"
-    freed = launcher.run("free", document["lease"])
-    assert freed.returncode == 0
-    assert launcher.run("-n", "8", "--", "true").returncode == 0
+    assert launcher.run("free", document["lease"]).returncode == 0
     assert launcher.run("-n", "8", "--", "true", env=inside).returncode == 0, "what it set is over"
-
-
-def test_mistakes(launcher: Launcher) -> None:
-    """The time is needed; no command is run; an unknown option names the right help."""
-    see = "see 'gpulaunch reserve --help'"
-    for arguments, error in {
-        (): complaint("--for is missing", "gpulaunch reserve -n 2 --for 2h"),
-        ("2h",): complaint("'gpulaunch reserve' runs no command, but '2h' is given"),
-        ("--dry-run",): complaint("unknown option --dry-run", see),
-        ("--share",): complaint("unknown option --share", see),
-    }.items():
-        done = launcher.run("reserve", *DGX, *arguments)
-        assert (done.returncode, done.stderr) == (2, error)

@@ -10,27 +10,19 @@ from conftest import DGX, Launcher, complaint
 
 ROOT = Path(__file__).parents[2]
 MAP = ("cluster", "map", "--cluster", "magc-a", "--policy", "default", "--ranks", "4")
+KEEP = ("reserve", "-n", "1", "--for", "1h", "--keep", *DGX)
 PRINTING = [
     ("--help",),
-    ("--version",),
-    (*DGX, "--when", "--", "x"),
-    (*DGX, "--dry-run", "--explain", "--", "x"),
     (*DGX, "--dry-run", "--json", "--", "x"),
-    ("status", "--help"),
     ("status", *DGX),
     ("status", "--json", *DGX),
-    ("history",),
     ("topo", "--svg", "-", *DGX),
     ("profile", "list"),
-    ("profile", "scan", str(ROOT / "tests" / "scan_set" / "ddp.py")),
     ("free", "--mine", *DGX),
-    ("reserve", "-n", "1", "--for", "1h", "--keep", *DGX),
-    ("plan", str(ROOT / "examples" / "queue.toml"), "--json"),
+    KEEP,
     ("simulate", *DGX, "--jobs", str(ROOT / "examples" / "jobs.toml")),
     MAP,
-    ("doctor", "--health", *DGX),
     ("completion", "bash"),
-    ("help", "settings"),
 ]
 
 
@@ -51,16 +43,9 @@ def test_output_that_cannot_be_written(launcher: Launcher, arguments: tuple[str,
     os.close(write_end)
     assert (piped.returncode, piped.stderr) == (-signal.SIGPIPE, "")
 
-    closed = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", launcher.script, *arguments],
-        env=launcher.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    closed = in_shell(launcher, 'exec "$@" >&-', *arguments)
     assert closed.returncode in (0, 125)
-    said = (written.stderr + closed.stderr).splitlines()
-    assert [line for line in said if line.startswith("gpulaunch:") and ".py" in line] == []
+    assert names_no_source(written.stderr + closed.stderr)
 
 
 def run_into(
@@ -72,19 +57,25 @@ def run_into(
     )
 
 
-@pytest.mark.parametrize("limit", range(5, 12))
-def test_too_few_descriptors(launcher: Launcher, limit: int) -> None:
+def in_shell(launcher: Launcher, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script for sh, whose arguments are a command line of gpulaunch."""
+    words = ["sh", "-c", script, "sh", launcher.script, *arguments]
+    return subprocess.run(
+        words, env=launcher.environment, capture_output=True, text=True, check=False
+    )
+
+
+def names_no_source(said: str) -> bool:
+    """Return whether no message has the name of a file of Python."""
+    lines = said.splitlines()
+    return not [line for line in lines if line.startswith("gpulaunch:") and ".py" in line]
+
+
+def test_too_few_descriptors(launcher: Launcher) -> None:
     """Where a system call fails, the message has its reason and names no source file."""
-    for arguments in (("reserve", "-n", "1", "--for", "1h", "--keep"), ("-d", "-n", "1")):
-        done = subprocess.run(
-            ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", launcher.script, *arguments, *DGX]
-            + (["--", "true"] if arguments[0] == "-d" else []),
-            env=launcher.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        said = done.stderr.splitlines()
-        assert [line for line in said if line.startswith("gpulaunch:") and ".py" in line] == []
-        assert done.returncode in (0, 1, 125)  # 1: Python itself did not start
+    for limit in range(5, 12):
+        for arguments in (KEEP, ("-d", "-n", "1", *DGX, "--", "true")):
+            done = in_shell(launcher, f'ulimit -n {limit}; exec "$@"', *arguments)
+            assert names_no_source(done.stderr), done.stderr
+            assert done.returncode in (0, 1, 125)  # 1: Python itself did not start
     launcher.run("free", "--mine", *DGX)

@@ -10,19 +10,12 @@ from test_structure import ROOT
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ("ruff", "check", "."),
-        ("ruff", "format", "--check", "."),
-        ("mypy",),
-    ],
-    ids=" ".join,
+    "command", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)], ids=" ".join
 )
 def test_style_and_types(command: tuple[str, ...]) -> None:
     """Ruff and mypy (strict) find nothing."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-m", *command]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -46,13 +39,8 @@ def test_a_type_checker_knows_records(tmp_path: Path) -> None:
     """Mypy sees wrong arguments, assignments, replacements and unpackings of a record."""
     file = tmp_path / "mistakes.py"
     file.write_text(MISTAKES)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", file],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "mypy", "--strict", file]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = MISTAKES.splitlines()
     found = re.findall(r":(\d+): error: .*\[(.*)\]", done.stdout)
     assert [(lines[int(line) - 1], code) for line, code in found] == [

@@ -32,22 +32,6 @@ def test_when(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def test_runs_of_the_same_command_narrow_the_range(launcher: Launcher) -> None:
-    """With a history of the running command, the range ends sooner than without."""
-
-    def latest() -> datetime:
-        done = launcher.run(*ALL, "--when", "--json")
-        return parse_time(json.loads(done.stdout)["predicted_start"]["to"])
-
-    with held(launcher, *ALL):
-        unknown = latest()
-    for _ in range(3):
-        with held(launcher, *ALL):
-            pass
-    with held(launcher, *ALL):
-        assert latest() < unknown
-
-
 def test_those_who_wait_are_told(launcher: Launcher) -> None:
     """The waiter's line has a range at a terminal, and status --json has its times."""
     with held(launcher, *ALL):
@@ -62,13 +46,4 @@ def test_those_who_wait_are_told(launcher: Launcher) -> None:
         start = entry["predicted_start"]
         assert parse_time(start["from"]) < parse_time(start["to"])
         waiter.send_signal(signal.SIGTERM)
-        waiter.communicate(timeout=30)
-
-
-def test_when_of_what_comes_after_others(launcher: Launcher) -> None:
-    """How long others run is not predicted, so --when and --after are refused together."""
-    done = launcher.run(*DGX, "--when", "--after", "a")
-    assert (done.returncode, done.stderr) == (
-        2,
-        complaint("--when and --after: how long the others still run is not predicted"),
-    )
+        waiter.communicate()

@@ -1,4 +1,4 @@
-"""gpulaunch as the prefix of steps: of scripts, make, xargs, GNU parallel and Snakemake."""
+"""gpulaunch as the prefix of steps: of scripts, make, GNU parallel and Snakemake."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPT, Launcher, held
+from conftest import SCRIPT, Launcher
 from gate import HOLD, Gate
 
 ROOT = Path(__file__).parents[2]
@@ -77,15 +77,6 @@ def block(language: str, has: str) -> str:
     return found
 
 
-def test_a_variable_as_prefix(launcher: Launcher) -> None:
-    """A script's $GPU_LEASE_CMD leases where it is set, and is nothing where it is not."""
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    script = '$GPU_LEASE_CMD sh -c \'echo "${CUDA_VISIBLE_DEVICES-none} $1"; exit 3\' sh "a  b"'
-    command = "gpulaunch -n 1 --wait --"
-    assert shell(launcher, script) == (3, "none a  b\n")
-    assert shell(launcher, script, GPU_LEASE_CMD=command) == (3, "0 a  b\n")
-
-
 def test_a_program_as_lease_command(launcher: Launcher) -> None:
     """The page's gpu-lease takes a project's name, and scripts inside see that it holds a lease."""
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
@@ -98,25 +89,19 @@ def test_a_program_as_lease_command(launcher: Launcher) -> None:
 
 
 def test_in_place_of_gpu_lock_exec(launcher: Launcher) -> None:
-    """The page's function and its file take what gpu_lock_exec.py takes, and wait."""
+    """The page's function and its file take what gpu_lock_exec.py takes."""
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
     (launcher.state.parent / "gpu_lock_exec.py").write_text(block("python", "--count"))
     show = "--count 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES \"$1\"; exit 5' sh 'a  b'"
     function = block("sh", "gpu_lock_exec()").splitlines()[0]
     assert shell(launcher, f"{function}\ngpu_lock_exec {show}") == (5, "0,3 a  b\n")
     assert shell(launcher, f"python3 gpu_lock_exec.py {show}") == (5, "0,3 a  b\n")
-    with held(launcher, "-n", "8") as job:
-        waiting = launcher.start("-n", "1", "--wait", "--", "true")
-        assert "waiting" in waiting.stderr.readline()
-        job.end()
-        waiting.communicate()
 
 
 @pytest.mark.parametrize(
     ("program", "command"),
     [
         ("make", "make -s -j {jobs} {numbers}"),
-        ("xargs", "echo {numbers} | xargs -n 1 -P {jobs} gpulaunch --wait -- python3 train.py"),
         ("parallel", "parallel -j {jobs} gpulaunch --wait -- python3 train.py ::: {numbers}"),
     ],
 )

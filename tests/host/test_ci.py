@@ -29,7 +29,6 @@ LOCAL = "gpulaunch {dgx} -n 2 -- {{}}".format(dgx=" ".join(DGX))
 DOCKER = "gpulaunch {dgx} docker run --rm --gpus 2 {{}}".format(dgx=" ".join(DGX))
 IN_IMAGE = f"{IMAGE} sh -c 'echo ready; exec sleep 1000'"
 JOBS = {
-    "local": LOCAL.format("sh -c 'echo ready; exec sleep 1000'"),
     "local, deaf to INT and TERM": LOCAL.format(
         """sh -c 'trap "" INT TERM; echo ready; exec sleep 1000'"""
     ),
@@ -78,16 +77,6 @@ class Step:
         return sorted(set.intersection(*found))
 
 
-def gitlab_terminates(step: Step) -> None:
-    """GitLab's shell executor: TERM to the group. KILL comes ten minutes later."""
-    step.signal_group(signal.SIGTERM)
-
-
-def gitlab_kills(step: Step) -> None:
-    """GitLab's shell executor, after ten minutes: KILL to the group."""
-    step.signal_group(signal.SIGKILL)
-
-
 def github(step: Step) -> None:
     """GitHub: INT, TERM, KILL to the step's process alone, then KILL to all with its variable."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -121,13 +110,30 @@ def end_recursively(
 
 
 def buildkite(step: Step) -> None:
-    """Buildkite: TERM to the group, and KILL to the group 10 s later."""
+    """Buildkite: TERM to the group, and KILL to the group 10 s later, as GitLab's."""
     step.signal_group(signal.SIGTERM)
     step.ends_within(0.2)  # 10 s
     step.signal_group(signal.SIGKILL)
 
 
-RUNNERS = (gitlab_terminates, gitlab_kills, github, jenkins, buildkite)
+def gitlab(step: Step) -> None:
+    """GitLab's shell executor ten minutes after TERM: KILL to the group."""
+    step.signal_group(signal.SIGKILL)
+
+
+CANCELLED = [
+    (gitlab, "local, with a child in a session of its own"),
+    (gitlab, "docker run"),
+    (gitlab, "docker run --init"),
+    (github, "local, deaf to INT and TERM"),
+    (github, "docker run"),
+    (github, "docker run -d"),
+    (jenkins, "local, with a child in a session of its own"),
+    (jenkins, "docker run"),
+    (jenkins, "docker run -d"),
+    (buildkite, "local, deaf to INT and TERM"),
+    (buildkite, "docker run"),
+]
 
 
 @pytest.fixture
@@ -151,11 +157,10 @@ def running(host: Host, script: str) -> Iterator[Step]:
         for pid in step.processes("BUILD_ID"):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        step.shell.communicate(timeout=30)
+        step.shell.communicate()
 
 
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("runner", RUNNERS, ids=lambda runner: runner.__name__)
+@pytest.mark.parametrize(("runner", "job"), CANCELLED)
 def test_cancelled(host: Host, runner: Callable[[Step], None], job: str) -> None:
     """A cancelled CI job leaves no lease, no container and no process, but what it detached."""
     with running(host, JOBS[job]) as step:
@@ -168,14 +173,11 @@ def test_cancelled(host: Host, runner: Callable[[Step], None], job: str) -> None
         host.await_free()
         # docker removes it (--rm) a moment after its end, which frees the GPUs
         until(lambda: host.do("ps", "--all", "--quiet") == "")
-        until(
-            lambda: (
-                lease["id"] not in marked_by("GPULAUNCH_LEASE") and not step.processes("BUILD_ID")
-            ),
-        )
+        until(lambda: lease["id"] not in marked_by("GPULAUNCH_LEASE"))
+        until(lambda: not step.processes("BUILD_ID"))
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", ["local, with a child in a session of its own", "docker run"])
 def test_only_the_shell_is_killed(host: Host, job: str) -> None:
     """A job whose shell alone is killed runs on, as without gpulaunch, and keeps its GPUs."""
     with running(host, JOBS[job]) as step:
@@ -229,25 +231,18 @@ def test_what_was_detached_goes_on(host: Host) -> None:
 
 
 def test_told_of_kill(host: Host) -> None:
-    """One line tells of a job that is killed because it ignored TERM; its status is KILL's."""
-    for job in ("local, deaf to INT and TERM", "docker run"):
-        command = JOBS[job].removeprefix("gpulaunch ")
-        with host.launcher.start(*shlex.split(command)) as process:
+    """One line tells of a job that ignored TERM and is killed, or whose docker was killed."""
+    deaf = "the job goes on 0.5 s after TERM: it is killed, as CI=true"
+    for job in ("local, deaf to INT and TERM", "docker run", "docker run --init"):
+        with host.launcher.start(*shlex.split(JOBS[job])[1:]) as process:
             assert process.stdout.readline() == "ready\n"
-            process.terminate()
-            warning = "the job goes on 0.5 s after TERM: it is killed, as CI=true"
+            if job.endswith("--init"):
+                os.kill(host.lease()["job_pid"], signal.SIGKILL)
+                warning = "docker has ended before its container: that ends, too, as CI=true"
+            else:
+                process.terminate()
+                warning = deaf
+            assert process.wait() == 128 + signal.SIGKILL
             assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
-            assert process.wait(30) == 128 + signal.SIGKILL
         assert host.launcher.records() == []
-
-
-def test_a_killed_client_takes_its_container_along(host: Host) -> None:
-    """Where docker itself is killed, the launcher ends the container, and says so."""
-    with host.launcher.start(*shlex.split(JOBS["docker run --init"])[1:]) as process:
-        assert process.stdout.readline() == "ready\n"
-        os.kill(host.lease()["job_pid"], signal.SIGKILL)
-        assert process.wait(30) == 128 + signal.SIGKILL
-        warning = "docker has ended before its container: that ends, too, as CI=true"
-        assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
-    assert host.launcher.records() == []
     until(host.nothing_has_run)

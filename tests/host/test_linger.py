@@ -23,11 +23,13 @@ exec env SCOPE=own "$@"
 """
 
 
-@pytest.mark.parametrize(("answer", "scope"), [("yes", "own"), ("no", "")])
-def test_one_who_lingers_is_given_a_scope(
-    launcher: Launcher, tmp_path: Path, answer: str, scope: str
+@pytest.mark.parametrize(
+    ("lingers", "answer", "scope"), [(True, "yes", "own"), (True, "no", ""), (False, "yes", "")]
+)
+def test_scope(
+    launcher: Launcher, tmp_path: Path, answer: str, scope: str, *, lingers: bool
 ) -> None:
-    """systemd-run --scope starts the launch; where it cannot, a session of its own has to do."""
+    """systemd-run --scope starts the launch of one who lingers, if it can, and of nobody else."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "systemd-run").write_text(SYSTEMD_RUN)
@@ -36,29 +38,15 @@ def test_one_who_lingers_is_given_a_scope(
     launcher.environment |= {"ANSWER": answer, "ASKED": str(asked)}
     launcher.environment["PATH"] = f"{programs}:{launcher.environment['PATH']}"
     command = [launcher.script, "-qd", *DGX, "--name", "a", "--", "sh", "-c", "echo $SCOPE; exit 3"]
+    if lingers:
+        command = ["unshare", "--mount", "sh", "-c", LINGERING, "sh", *command]
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", LINGERING, "sh", *command],
-        env=launcher.environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=launcher.environment, capture_output=True, text=True, check=False
     )
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("may not mount here")
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
     assert launcher.run("wait", "a").returncode == 3
     assert launcher.run("logs", "a").stdout == f"{scope}\n"
-    assert asked.read_text() == "--user --scope --quiet --\n"
-
-
-def test_one_who_does_not_linger_is_not(launcher: Launcher, tmp_path: Path) -> None:
-    """Nobody is asked then, since without linger that systemd ends at logout, too."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "systemd-run").write_text('#!/bin/sh\necho asked >"$ASKED"\nexit 1\n')
-    (programs / "systemd-run").chmod(0o755)
-    launcher.environment["ASKED"] = str(tmp_path / "asked")
-    launcher.environment["PATH"] = f"{programs}:{launcher.environment['PATH']}"
-    assert launcher.run("-qd", *DGX, "--name", "a", "--", "true").returncode == 0
-    assert launcher.run("wait", "a").returncode == 0
-    assert not (tmp_path / "asked").exists()
+    assert asked.exists() == lingers
+    assert not lingers or asked.read_text() == "--user --scope --quiet --\n"

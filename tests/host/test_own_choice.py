@@ -61,7 +61,7 @@ def at_work(
             yield found
         finally:
             go = os.open(place / "go", os.O_RDWR)  # all that wait for a writer go on
-            process.wait(timeout=120)
+            process.wait()
             os.close(go)
 
 
