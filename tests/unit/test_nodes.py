@@ -128,10 +128,12 @@ def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], wan
 
 
 def test_most_machines() -> None:
-    """Many machines of one GPU may be described, but none of more than 100 cards with instances."""
+    """Machines of one GPU are levels of their own; above 100 cards none has instances."""
     bare = {"nvlink": {"version": 3}, "numa": [], "gpus": {"count": 1, "model": "A100"}}
     bare["pcie"] = {"generation": 4, "width": 8}
     assert [gpu.node for gpu in built(128, **bare).gpus] == list(range(128))
+    tree = outline(machine_tree(built(2, **bare)))
+    assert tree == ("network", None, ("machine", 0, 0), ("machine", 1, 1))
     with pytest.raises(FieldError) as problem:
         built(40, **SPLIT)
     assert problem.value.message == "a machine of more than 100 cards cannot have MIG instances"
