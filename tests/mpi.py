@@ -80,7 +80,7 @@ class Mpi:
             self.command(*arguments),
             env={**self.environment, **(environment or {})},
             check=False,
-            **{"capture_output": True, "text": True, "timeout": 60, **options},
+            **{"capture_output": True, "text": True, **options},
         )
 
 

@@ -6,7 +6,6 @@ several can run beside each other, and close() leaves nothing.
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -24,7 +23,6 @@ CPUS = 16
 TABLES = "GPULAUNCH_TEST_TABLES"
 """Variable of a job with the folder in which each node has an allocation table of its own."""
 
-PATIENCE_S = 30
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
 
@@ -133,7 +131,7 @@ class Slurm:
         self, *command: str, environment: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of Slurm, such as srun, to its end; output as text."""
-        options = {"capture_output": True, "text": True, "timeout": 60, **options}
+        options = {"capture_output": True, "text": True, **options}
         return subprocess.run(
             command, env={**(environment or {}), **self.environment}, check=False, **options
         )
@@ -158,7 +156,7 @@ class Slurm:
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
             stack.callback(self._stop)
-            with suppress(SlurmError, subprocess.TimeoutExpired):
+            with suppress(SlurmError):
                 if jobs := self.jobs():
                     self.run("scancel", "--full", "--signal=KILL", *jobs)
                     self.run("scancel", *jobs)
@@ -168,11 +166,7 @@ class Slurm:
         """End the daemons, those first that need the others."""
         for daemon in reversed(self.daemons.values()):
             daemon.terminate()
-            try:
-                daemon.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(daemon.pid, signal.SIGKILL)
-                daemon.wait()
+            daemon.wait()
         self.daemons.clear()
 
     def _write_files(self) -> None:
@@ -226,11 +220,10 @@ class Slurm:
         return int(self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() or 0)
 
     def _await(self, condition: Any) -> None:
-        """Return when the condition holds; raise SlurmError with the daemons' words if not."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Return when the condition holds; raise SlurmError with their words if daemons end."""
         while not condition():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
-            if ended or time.monotonic() > deadline:
+            if ended:
                 logs = [
                     line
                     for path in sorted(self.directory.glob("*.log"))

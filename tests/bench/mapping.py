@@ -1,25 +1,23 @@
 """How well the mapping policies map, and how long they take.
 
 64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
-two clusters; then 512 and 4096 ranks. Times are CPU times, those of Scotch's processes too;
-imports are left out.
-Prints the table of docs/explanation/mapping.md, and more.
+two clusters. Times are CPU times, those of Scotch's processes too; imports are left out. The table
+is that of docs/explanation/mapping.md.
 
 Run: python tests/bench/mapping.py [--quick]
 """
 
-import platform
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mapping_problems import CLUSTERS, PAIRS, larger, problem
+from mapping_problems import CLUSTERS, PAIRS, problem
 
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.cluster_file import load_cluster
@@ -31,13 +29,6 @@ QUICK = "--quick" in sys.argv[1:]
 SHUFFLES = 2 if QUICK else 20
 SCOTCH = "magc_scotch"
 SHOWN = ("default", "strategy_2", "strategy_1", "magc", SCOTCH, "multisect", "auto")
-LARGE = {
-    512: ((8, 8), (16.0, 4.0)),
-    4096: ((8, 8, 8), (64.0, 16.0, 4.0)),
-}
-"""Ranks -> fan-out and bandwidth of each level of the network; nodes of 8 GPUs."""
-
-LARGE_PAIRS = ("2D-2D", "2D-3D", "3D-COL", "COL-2D weighted")
 
 
 class Result(NamedTuple):
@@ -78,13 +69,6 @@ def cases(cluster: Cluster) -> Iterator[tuple[str, MappingProblem]]:
             yield pair, problem(cluster, pair, seed=seed)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table in Markdown."""
-    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |")
-
-
 def quality(name: str, results: Mapping[str, Sequence[Result]]) -> list[str]:
     """Return the cells about one policy."""
     own = results[name]
@@ -115,39 +99,19 @@ def show_64(name: str) -> None:
         for policy, results in found.items():
             results.append(run(policy, case))
     print(f"\n{name}, {len(found['default'])} problems of 64 ranks")
-    against = ["<= magc-scotch", "worst ratio"] if SCOTCH in found else []
-    table(
-        ["policy", "ms, median", "ms, max", "congestion / default", *against],
-        ([policy.replace("_", "-"), *quality(policy, found)] for policy in found),
-    )
-
-
-def show_large(ranks: int) -> None:
-    """Print time and congestion of many ranks, in order and numbered anew."""
-    fans, speeds = LARGE[ranks]
-    cluster = larger(fans, speeds)
-    shown = [policy for policy in policies() if policy in ("default", "multisect", "magc_scotch")]
-    print(f"\n{ranks} ranks on {len(cluster.nodes)} nodes of 8 GPUs, network {fans}")
-    rows = []
-    for pair in LARGE_PAIRS:
-        for seed in (None, 1):
-            case = problem(cluster, pair, ranks, seed)
-            results = [run(policy, case) for policy in shown]
-            cells = [f"{cell:.4g}" for result in results for cell in result]
-            rows.append([pair, "in order" if seed is None else "anew", *cells])
-    head = [text for policy in shown for text in (f"{policy.replace('_', '-')}, ms", "congestion")]
-    table(["CPU-GPU", "ranks", *head], rows)
+    head = ["policy", "ms, median", "ms, max", "congestion / default"]
+    head += ["<= magc-scotch", "worst ratio"] if SCOTCH in found else []
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for policy in found:
+        print(f"| {' | '.join([policy.replace('_', '-'), *quality(policy, found)])} |")
 
 
 def main() -> None:
     """Print all tables."""
-    print(f"Python {platform.python_version()} on {platform.machine()}")
     for name in policies():
         run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late
     for name in CLUSTERS:
         show_64(name)
-    for ranks in LARGE:
-        show_large(ranks)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,6 @@ from gpulaunch.scan.sources import Scan, read_sources, scan_sources
 
 SETS = ("scan_public.toml", "scan_held_back.toml", "scan_fresh.toml")
 Label = tuple[bool, str, str]
-RARE = ("chain", "star", "stencil", "none")
-GOALS = {
-    "precision": 1.0,
-    "certain and wrong": 0.0,
-}
 
 
 def fetch(address: str, paths: list[str], folder: Path) -> None:
@@ -108,16 +103,12 @@ def judge(name: str, found: Scan, label: Label, count: Counter[str]) -> None:
     count["sensitive"] += says in sensitive.split("|") or (not talks and says == "unknown")
     count[found.confidence] += 1
     count[f"{found.confidence}, wrong"] += not right or bool(found.calls) != talks
-    for rare in RARE:
-        if patterns.startswith(rare):
-            count[rare] += 1
-            count[f"{rare}, right"] += right
     if "--wrong" in sys.argv and not right:
         print(f"{name}: {found.pattern}, {found.confidence}; label {patterns}; {found.reasons[:2]}")
 
 
 def report(count: Counter[str]) -> None:
-    """Print the figures beside the goals."""
+    """Print the figures."""
     figures = {
         "recall": (count["found"], count["talk"]),
         "precision": (count["found"], count["said"]),
@@ -126,12 +117,10 @@ def report(count: Counter[str]) -> None:
         "certain and wrong": (count["certain, wrong"], count["certain"]),
         "likely and wrong": (count["likely, wrong"], count["likely"]),
         "guess and wrong": (count["guess, wrong"], count["guess"]),
-        **{f"pattern of {rare}": (count[f"{rare}, right"], count[rare]) for rare in RARE},
     }
     print(f"{count['programs']} programs, {count['talk']} that communicate")
     for name, (part, whole) in figures.items():
-        goal = f"   goal {100 * GOALS[name]:.0f} %" if name in GOALS else ""
-        print(f"{name:18} {part:3} of {whole:3}  {100 * part / (whole or 1):5.1f} %{goal}")
+        print(f"{name:18} {part:3} of {whole:3}  {100 * part / (whole or 1):5.1f} %")
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ KINDS = {"uniform": uniform, "poisson": poisson, "heavy": heavy, "recurrent": re
 class Asked:
     """One prediction beside what happened; seconds from the moment at which the job came."""
 
-    def __init__(self, found: StartRange | None, limits_s: float, start_s: float) -> None:
-        self.found, self.limits_s, self.start_s = found, limits_s, start_s
+    def __init__(self, found: StartRange | None, start_s: float) -> None:
+        self.found, self.start_s = found, start_s
 
 
 def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
@@ -109,7 +109,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
     rows, history = KINDS[kind](seed)
     for row in rows:
         if limits:
-            row["time_limit"] = f"{limit_of(draw, row['duration_s']):.0f}s"
+            row["time_limit"] = f"{row['duration_s'] * draw.uniform(1.1, 4) + 60:.0f}s"
     simulator = gpulaunch.Simulator(MACHINE)
     trace = simulator.read_trace({"job": rows})
     requests = [job.request for job in trace.jobs]
@@ -156,24 +156,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         ]
         place = [job.id for job in queue].index(one.id)
         found = predict_starts(running, waiting, busy, uuids, now)[place]
-        by_limits = 0.0
-        if limits:
-            by_limits = limits_only(held, ends, tickets, busy, uuids, now)[place].median_s
-        yield Asked(found, by_limits, one.started_s - now)
-
-
-def limit_of(draw: Random, duration_s: float) -> float:
-    """Return the time limit that a user gives a job: 1.1 to 4 times what it needs, and 1 min."""
-    return duration_s * draw.uniform(1.1, 4) + 60
-
-
-def limits_only(
-    held: Sequence, ends: Sequence, tickets: Sequence, busy: dict, uuids: Sequence, now: float
-) -> list[StartRange | None]:
-    """Predict that all jobs run until their time limits."""
-    running = [(gpus, [end - now]) for gpus, end in zip(held, ends, strict=True)]
-    waiting = [(ticket, [ticket.ends_within_s]) for ticket in tickets]
-    return predict_starts(running, waiting, busy, uuids, now)
+        yield Asked(found, one.started_s - now)
 
 
 def identity(name: str) -> list[Relation]:
@@ -191,7 +174,6 @@ def figures(found: Sequence[Asked]) -> dict[str, float]:
         "inside": sum(inside) / len(told),
         "width": median(one.found.to_s - one.found.from_s for one in told),
         "error": median(abs(one.found.median_s - one.start_s) for one in told),
-        "by_limits": median(abs(one.limits_s - one.start_s) for one in told),
         "wait": median(one.start_s for one in told),
     }
 
@@ -204,9 +186,9 @@ def main() -> None:
     parser.add_argument("--no-limits", action="store_true")
     options = parser.parse_args()
     every: list[Asked] = []
-    columns = "inside | median width | median error | by limits | median wait"
+    columns = "inside | median width | median error | median wait"
     print(f"| traces | predictions | {columns} |")
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|")
     for at, kind in enumerate(KINDS):
         seeds = range(options.first_seed + at, options.first_seed + options.traces, len(KINDS))
         found = [
@@ -220,7 +202,7 @@ def main() -> None:
 def print_row(name: str, found: Sequence[Asked]) -> None:
     """Print one row of the table, in minutes."""
     row = figures(found)
-    minutes = [f"{row[key] / 60:.1f} min" for key in ("width", "error", "by_limits", "wait")]
+    minutes = [f"{row[key] / 60:.1f} min" for key in ("width", "error", "wait")]
     print(f"| {name} | {row['asked']} | {row['inside']:.0%} | {' | '.join(minutes)} |", flush=True)
 
 

@@ -15,7 +15,6 @@ from conftest import DGX, SHOW, Held, Launcher, complaint, held, until
 pytest_plugins = ("fake_nvml",)
 
 NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
-ANY = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
 
 def slurm(rank: int = 0, ranks: int = 1, gpus: str = "", **more: str) -> dict[str, str]:
@@ -88,12 +87,6 @@ def test_workers_of_torchrun(launcher: Launcher) -> None:
         assert {lease["engine_job"]["id"] for lease in leases(launcher)} == {"127.0.0.1:29500"}
 
 
-def test_around_torchrun(launcher: Launcher) -> None:
-    """Around torchrun the launch is an ordinary one, in whose order LOCAL_RANK counts."""
-    run = launcher.run(*DGX, "-n", "4", *SHOW)
-    assert len(run.stdout.split(",")) == 4
-
-
 def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
     """Ranks of MPICH, whose mpiexec tells no id of the job, are known by their common parent."""
     starter = tmp_path / "mpiexec"  # each rank in a session of its own, as hydra_pmi_proxy does
@@ -115,7 +108,7 @@ def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
 
 def test_ranks_that_wait(launcher: Launcher) -> None:
     """When one rank of a step gets its GPUs, those that wait behind others start at once."""
-    waiting = ("--wait", "--wait-timeout", "30s", *DGX)
+    waiting = ("--wait", *DGX)
     with ExitStack() as stack:
         first = Held(launcher, *DGX, "-n", "8")
         jobs = []
@@ -167,7 +160,7 @@ def test_ranks_of_two_nodes_in_one_table(launcher: Launcher) -> None:
 
 def test_launch_inside_a_rank(launcher: Launcher) -> None:
     """A launch inside a rank's job is an ordinary nested one: one GPU, of the rank's own."""
-    inner = f"gpulaunch {' '.join(DGX)} -- {' '.join(SHOW[1:3])} 'echo $CUDA_VISIBLE_DEVICES'"
+    inner = f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
     with inside(launcher, slurm(1, 2, "0,1,2,3")):
         run = launcher.run(*DGX, "--", "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {inner}")
     outer, nested = run.stdout.splitlines()
@@ -218,18 +211,25 @@ def test_shards_and_share(launcher: Launcher) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", want)
 
 
-def test_dry_run_of_a_rank(launcher: Launcher) -> None:
-    """A dry run of a rank tells its own GPUs, and what the job would see."""
-    with inside(launcher, slurm(1, 2, "4,5")):
-        run = launcher.run(*DGX, "--dry-run", "--json", "--", "true")
-    document = json.loads(run.stdout)
-    assert [gpu["index"] for gpu in document["gpus"]] == [5]
-    assert document["env"]["CUDA_VISIBLE_DEVICES"] == "5,4"
-    assert document["reason"] == "rank 1 of slurm 7.0, of 2 on this node: the only choice"
+NO_MAP = "no map of ranks, which is JSON with a list 'ranks'"
+WRONG_MAPS = {
+    '{"ranks": [5]}': NO_MAP,
+    "[" * 99999: NO_MAP,
+    '{"ranks": [{"rank": 0}]}': "key 'node' is missing in row 0",
+    '{"ranks": [{"rank": -1, "node": "n1", "gpu": 0}]}': (
+        "row 0: rank: -1 is not within 0 to 2147483648"
+    ),
+    '{"ranks": [{"rank": 0, "node": "n1", "gpu": 0}, {"rank": 0, "node": "n1", "gpu": 1}]}': (
+        "rank 0 stands there twice"
+    ),
+    '{"ranks": [{"rank": 0, "node": "n1", "gpu": 0}, {"rank": 1, "node": "n1", "gpu": 0}]}': (
+        "ranks 0 and 1 both have GPU 0 of n1"
+    ),
+}
 
 
 def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
-    """A map of ranks needs a rank, and one GPU for each: else it is refused in one line."""
+    """A map of ranks needs a rank, and one GPU for each; what is wrong is said in one line."""
     path = tmp_path / "map"
     rows = [{"rank": rank, "node": "n1", "gpu": rank} for rank in range(2)]
     path.write_text(json.dumps({"ranks": rows}))
@@ -259,6 +259,10 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     assert refused(two, "--share") == complaint(
         f"{option} gives each rank a GPU of its own, without --share"
     )
+    for text, line in WRONG_MAPS.items():
+        path.write_text(text)
+        assert refused(two) == complaint(f"{path}: {line}")
+    path.write_text(json.dumps({"ranks": rows}))
     with inside(launcher, {**two, "GPULAUNCH_RANK_MAP": str(path)}):
         assert launcher.run(*DGX, *SHOW).stdout == "0,1\n"
 
@@ -267,7 +271,8 @@ def test_core_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     """A rank runs on the core of its row alone; with -o bind_cpu=false on any."""
     cores = sorted(os.sched_getaffinity(0))
     path = tmp_path / "map"
-    path.write_text(json.dumps({"ranks": [{"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1]}]}))
+    own = {"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1], "switch": 7}
+    path.write_text(json.dumps({"ranks": [own]}))
     see = ("--", "/usr/bin/python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
     with inside(launcher, slurm(gpus="0")):
         bound = launcher.run(*DGX, "-o", f"rank_map={path}", *see)
@@ -281,12 +286,12 @@ def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:
         dgx1_v100.answer("nvmlDeviceGetHandleByIndex_v2", NO_PERMISSION, gpu=hidden)
     for environment in (slurm(gpus="0,1", SLURM_STEP_GPUS="1,7"), {"CUDA_VISIBLE_DEVICES": "0,1"}):
         with inside(launcher, environment):
-            run = launcher.run("-n", "all", "--", *ANY)
+            run = launcher.run("-n", "all", *SHOW)
         assert (run.returncode, run.stderr) == (0, "")
         assert sorted(run.stdout.strip().split(",")) == ["GPU-v100-1", "GPU-v100-7"]
     assert os.listdir(launcher.environment["XDG_RUNTIME_DIR"]) != []  # what was read is remembered
     with inside(launcher, {"CUDA_VISIBLE_DEVICES": "1"}):
-        assert launcher.run("--", *ANY).stdout == "GPU-v100-7\n"
+        assert launcher.run(*SHOW).stdout == "GPU-v100-7\n"
     with inside(launcher, slurm(gpus="0,1", SLURM_STEP_GPUS="1,7")):
         found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
         states = {row["subject"]: row["state"] for row in found}

@@ -11,7 +11,7 @@ COLUMNS = "3,ring,0,10,1,vgg16.sh\n\n2,ring,2,5,0,googlenet.sh\n"
 LINES = (
     '{"name": "vgg16", "gpus": 3, "pattern": "ring", "arrival_s": 0, "duration_s": 10, '
     '"bandwidth_sensitive": true}\n'
-    '{"name": "googlenet", "gpus": 2, "pattern": "ring", "arrival_s": 2, "duration_s": 5, '
+    '{"name": "goo\u2028glenet", "gpus": 2, "pattern": "ring", "arrival_s": 2, "duration_s": 5, '
     '"bandwidth_sensitive": false}\n'
 )
 TOML = """\
@@ -31,9 +31,7 @@ duration_s = 5
 
 
 def simulated(launcher: Launcher, jobs: Path, *options: str) -> dict:
-    done = launcher.run(
-        "simulate", "--topology", "dgx1-v100", "--jobs", str(jobs), *options, "--json"
-    )
+    done = launcher.run("simulate", *DGX, "--jobs", str(jobs), *options, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
 
@@ -44,104 +42,60 @@ def written(tmp_path: Path, text: str, name: str = "jobs.txt") -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [COLUMNS, LINES, TOML], ids=["columns", "JSON lines", "TOML"])
-def test_three_forms_of_a_job_file(launcher: Launcher, tmp_path: Path, text: str) -> None:
-    """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same."""
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"{HEADER}\n{COLUMNS}", "googlenet"),
+        (f"\ufeff{LINES}", "goo\u2028glenet"),
+        (TOML, "googlenet"),
+    ],
+    ids=["columns", "JSON lines", "TOML"],
+)
+def test_three_forms_of_a_job_file(
+    launcher: Launcher, tmp_path: Path, text: str, name: str
+) -> None:
+    """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same.
+
+    A Unicode line separator in JSON ends no line.
+    """
     (run,) = simulated(launcher, written(tmp_path, text))["runs"]
-    assert (run["policy"], run["topology"], run["machines"], run["seed"]) == (
-        "preserve",
-        "dgx1-v100",
-        1,
-        None,
-    )
-    assert [
-        (j["id"], j["name"], j["sensitive"], j["submitted_s"], j["started_s"], j["ended_s"])
-        for j in run["jobs"]
-    ] == [
+    found = (run["policy"], run["topology"], run["machines"], run["seed"])
+    assert found == ("preserve", "dgx1-v100", 1, None)
+    keys = ("id", "name", "sensitive", "submitted_s", "started_s", "ended_s")
+    assert [tuple(one[key] for key in keys) for one in run["jobs"]] == [
         (0, "vgg16", True, 0, 0, 10),
-        (1, "googlenet", False, 2, 2, 7),
+        (1, name, False, 2, 2, 7),
     ]
-    assert run["jobs"][0]["gpus"] == [0, 2, 3]
-    assert (
-        run["jobs"][0] | {"effective_bandwidth_gb_per_s": 60.0, "slowdown": 1.0, "machine": 0}
-        == run["jobs"][0]
-    )
+    want = {"gpus": [0, 2, 3], "effective_bandwidth_gb_per_s": 60.0, "slowdown": 1.0, "machine": 0}
+    assert run["jobs"][0] | want == run["jobs"][0]
     assert (run["makespan_s"], run["throughput_jobs_per_hour"]) == (10, 720)
 
 
 def test_same_seed_same_bytes(launcher: Launcher, tmp_path: Path) -> None:
     """A seed always makes the same file, and a file the same results, byte for byte."""
-    first, second = (
-        launcher.run("simulate", "--generate", "uniform", "--seed", "5", "--count", "60")
-        for _ in range(2)
-    )
-    assert (
-        first.stdout
-        == second.stdout
-        != launcher.run("simulate", "--generate", "uniform", "--count", "60").stdout
-    )
-    path = written(tmp_path, first.stdout)
-    command = (
-        "simulate",
-        "--topology",
-        "dgx1-v100",
-        "--jobs",
-        str(path),
-        "--policy",
-        "baseline,preserve,topo-aware",
-    )
+    generate = ("simulate", "--generate", "uniform", "--count", "20", "--seed")
+    first, second, other = (launcher.run(*generate, seed).stdout for seed in "554")
+    assert first == second != other
+    path = written(tmp_path, first)
+    command = ("simulate", *DGX, "--jobs", str(path), "--policy", "baseline,topo-aware", "--json")
     outputs = {
-        launcher.run(
-            *command, "--json", env={**launcher.environment, "PYTHONHASHSEED": seed}
-        ).stdout
-        for seed in "123"
+        launcher.run(*command, env={**launcher.environment, "PYTHONHASHSEED": seed}).stdout
+        for seed in "12"
     }
     assert len(outputs) == 1
-    assert len(json.loads(outputs.pop())["runs"]) == 3
+    assert len(json.loads(outputs.pop())["runs"]) == 2
 
 
 def test_generated_jobs_bring_their_profiles(launcher: Launcher, tmp_path: Path) -> None:
     """Generated jobs of topo-aware-sc17 run as printed: on five machines, neighbours and all."""
-    path = written(
-        tmp_path,
-        launcher.run("simulate", "--generate", "poisson", "--seed", "2", "--count", "50").stdout,
-    )
-    options = (
-        "--machines",
-        "5",
-        "--time-model",
-        "bandwidth,interference",
-        "--policy",
-        "topo-aware-p,best-fit",
-    )
-    done = launcher.run(
-        "simulate", "--topology", "power8-minsky", "--jobs", str(path), *options, "--json"
-    )
-    patient, packed = json.loads(done.stdout)["runs"]
+    generate = ("simulate", "--generate", "poisson", "--seed", "2", "--count", "50")
+    path = written(tmp_path, launcher.run(*generate).stdout)
+    options = ("--machines", "5", "--time-model", "bandwidth,interference", "--topology")
+    options += ("power8-minsky", "--policy", "topo-aware-p,best-fit")
+    patient, packed = simulated(launcher, path, *options)["runs"]
     assert (patient["slo_violations"], len(patient["jobs"])) == (0, 50)
     assert packed["slo_violations"] > 0
     assert {job["machine"] for job in patient["jobs"]} <= set(range(5))
-
-
-def test_table(launcher: Launcher, tmp_path: Path) -> None:
-    """Without --json there is a table with a line per policy, uncut in a pipe, and no stderr."""
-    path = written(tmp_path, COLUMNS)
-    done = launcher.run(
-        "simulate",
-        "--topology",
-        "dgx1-v100",
-        "--jobs",
-        str(path),
-        "--policy",
-        "greedy,preserve-paper",
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0] == "2 jobs (1 bandwidth-sensitive) on dgx1-v100, backfill"
-    assert [line.split()[0] for line in lines if line.startswith(("greedy", "preserve-paper"))] == [
-        "greedy",
-        "preserve-paper",
-    ] * 2
 
 
 BROKEN = [
@@ -157,7 +111,6 @@ BROKEN = [
         f"[[job]]\ngpus = 0x{'f' * 5000}\n",
         "2: gpus: a number of more than 64 bits",
     ),
-    ("an unknown pattern", "2,rnig,0,10,1,a\n", "1: pattern: unknown pattern 'rnig'"),
     (
         "a time that is none",
         "2,ring,0,nan,1,a\n",
@@ -165,28 +118,17 @@ BROKEN = [
     ),
     ("no JSON", '{"gpus": 2\n', "1: no JSON: Expecting ',' delimiter: line 1 column 11 (char 10)"),
     (
-        "a list in JSON lines",
-        '{"gpus": 2, "duration_s": 1}\n[1]\n',
-        "2: [1] is not a table of keys and values",
-    ),
-    (
         "an unknown key",
         '{"gpu": 2, "duration_s": 1}\n',
         "1: unknown key 'gpu': nearest is 'gpus' or 'gpu_model'",
     ),
     ("no duration", '{"gpus": 2, "name": "x"}\n', "1: job 'x': nobody says its duration_s"),
     (
-        "a wrong value in TOML",
-        '[[job]]\nduration_s = 1\ngpus = "two"\n',
-        "3: gpus: 'two' is neither a number of GPUs nor 'all'",
-    ),
-    (
         "no such profile",
         '[[job]]\nduration_s = 1\nprofile = "vgg61"\n',
         "1: unknown profile 'vgg61'",
     ),
     ("no job", "# nothing\n", " there is no job in it"),
-    ("not TOML", "[[job]\n", "1: "),
     (
         "a command that is a text",
         '[[job]]\nduration_s = 1\ncommand = "sleep 1"\n',
@@ -201,52 +143,10 @@ def test_mistakes_in_a_job_file(
 ) -> None:
     """A mistake is one line with path, line and what was expected, status 2, and no simulation."""
     path = written(tmp_path, text)
-    done = launcher.run("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
+    done = launcher.run("simulate", *DGX, "--jobs", str(path))
     first = done.stderr.splitlines()[0]
     assert first.startswith(f"gpulaunch: error: {path}:{want}"), (sentence, first)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines()) <= 2) == (2, "", True)
-
-
-@pytest.mark.parametrize(
-    ("options", "want"),
-    [
-        (("--jobs", "JOBS", "--policy", "presreve"), "--policy: unknown policy 'presreve'"),
-        (("--jobs", "JOBS", "--time-model", "guess"), "--time-model: unknown time model 'guess'"),
-        (
-            ("--jobs", "JOBS", "--machines", "0"),
-            "--machines: '0' is no whole number from 1 to 100000",
-        ),
-        (("--jobs", "/nowhere"), "/nowhere: no such file or directory"),
-        ((), "one of the arguments --jobs --generate is required"),
-        (("--jobs", "JOBS", "--queue", "lifo"), "--queue: invalid choice: 'lifo'"),
-    ],
-)
-def test_mistakes_on_the_command_line(
-    launcher: Launcher, tmp_path: Path, options: tuple[str, ...], want: str
-) -> None:
-    """A wrong option is named in one line, with status 2."""
-    path = str(written(tmp_path, COLUMNS))
-    done = launcher.run(
-        "simulate",
-        "--topology",
-        "dgx1-v100",
-        *(path if word == "JOBS" else word for word in options),
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"gpulaunch: error: {want}"), done.stderr
-
-
-def test_lines_of_json_end_where_json_says(launcher: Launcher, tmp_path: Path) -> None:
-    """A Unicode line separator in a text ends no line, and a byte order mark is not read."""
-    text = '\ufeff{"name": "a\u2028b", "gpus": 1, "duration_s": 2}\n{"gpus": 1, "duration_s": 3}\n'
-    (run,) = simulated(launcher, written(tmp_path, text))["runs"]
-    assert [(job["name"], job["ended_s"]) for job in run["jobs"]] == [("a\u2028b", 2), ("job", 3)]
-
-
-def test_columns_may_have_a_header(launcher: Launcher, tmp_path: Path) -> None:
-    """The names of the columns may stand above them."""
-    (run,) = simulated(launcher, written(tmp_path, f"{HEADER}\n{COLUMNS}"))["runs"]
-    assert [job["name"] for job in run["jobs"]] == ["vgg16", "googlenet"]
 
 
 def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
@@ -258,10 +158,8 @@ def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path)
         (apart.replace("duration", 'name = "sleep"\nduration', 1), [[0], [2]]),
     ):
         path = written(tmp_path, text)
-        done = launcher.run(
-            "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
-        )
-        assert [job["gpus"] for job in json.loads(done.stdout)["runs"][0]["jobs"]] == want
+        (run,) = simulated(launcher, path, "--topology", "power8-minsky")["runs"]
+        assert [job["gpus"] for job in run["jobs"]] == want
 
 
 def test_a_job_that_can_never_run_is_named_with_its_file(launcher, tmp_path) -> None:

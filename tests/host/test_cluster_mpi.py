@@ -64,18 +64,8 @@ def cluster(site: Site, *arguments: str) -> str:
 
 def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     """Every rank has the host, the core and the GPU of its row, and no lease is left."""
-    output = cluster(
-        site,
-        "run",
-        "--ranks",
-        "4",
-        "--gpu-pattern",
-        crossed_matrix(tmp_path),
-        "-o",
-        str(tmp_path),
-        "--",
-        *rank_command(tmp_path),
-    )
+    pattern = ("--ranks", "4", "--gpu-pattern", crossed_matrix(tmp_path))
+    output = cluster(site, "run", *pattern, "-o", str(tmp_path), "--", *rank_command(tmp_path))
     assert ranks_of(output) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
     assert nodes[0] == nodes[2] != nodes[1] == nodes[3]
@@ -85,17 +75,16 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
 
 
 def test_this_machine_is_not_the_first_host(site: Site, tmp_path: Path) -> None:
-    """The machine of mpirun itself may stand anywhere in the hostfile, as localhost, too."""
+    """The machine of mpirun itself may stand anywhere in the hostfile, as localhost, too.
+
+    Ranks there get GPUs that CUDA_VISIBLE_DEVICES admits, where no engine has granted any.
+    """
     own = os.uname().nodename
     site.mpi.hostfile.write_text("na slots=1\nlocalhost slots=1\n")
     pattern = ("--ranks", "4", "--gpu-pattern", crossed_matrix(tmp_path))
     output = cluster(site, "run", *pattern, "-o", str(tmp_path), "--", *rank_command(tmp_path))
     assert ranks_of(output) == wanted(tmp_path)
     assert {node for _, node, _, _ in wanted(tmp_path)} == {"na", own}
-
-
-def test_visible_devices(site: Site, tmp_path: Path) -> None:
-    """Ranks get GPUs that CUDA_VISIBLE_DEVICES admits, where no engine has granted any."""
     site.mpi.hostfile.write_text("localhost\n")
     site.launcher.environment["CUDA_VISIBLE_DEVICES"] = "2,3"
     output = cluster(site, "run", "--ranks", "2", "--", *rank_command(tmp_path))
@@ -106,17 +95,8 @@ def test_all_reduce(site: Site, tmp_path: Path) -> None:
     """Ranks of real MPI programs find each other through the launches around them."""
     program = tmp_path / "all_reduce.py"
     program.write_text(ALL_REDUCE)
-    output = cluster(
-        site,
-        "run",
-        "--ranks",
-        "4",
-        "--gpu-pattern",
-        "ring",
-        "--",
-        str(PYPI / "python"),
-        str(program),
-    )
+    pattern = ("--ranks", "4", "--gpu-pattern", "ring")
+    output = cluster(site, "run", *pattern, "--", str(PYPI / "python"), str(program))
     assert output.split() == ["10"] * 4
 
 
@@ -125,15 +105,8 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
     described = tmp_path / "hosts.toml"
     described.write_text(CLUSTER)
     kind = "rankfile" if site.mpi.version == "4.1" else "rankfile5"
-    options = (
-        "--cluster",
-        str(described),
-        "--gpu-pattern",
-        crossed_matrix(tmp_path),
-        "-o",
-        str(tmp_path),
-    )
-    done = site.launcher.run("cluster", "map", *options)
+    pattern = ("--gpu-pattern", crossed_matrix(tmp_path), "-o", str(tmp_path))
+    done = site.launcher.run("cluster", "map", "--cluster", str(described), *pattern)
     assert done.returncode == 0, done.stderr
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
@@ -143,7 +116,6 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
         env=site.mpi.environment,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -8,21 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, complaint
-from test_batch import Site
-from test_crashes import (  # noqa: F401  fixtures
-    ALL_FREE,
-    LEASE,
-    WAIT,
-    all_free,
-    documents,
-    ends,
-    launcher_in,
-    lease,
-    queue_up,
-    start,
-)
-from test_table import put
+from conftest import DGX, SHOW, VGG, Launcher, complaint, held
 
 
 @contextmanager
@@ -39,90 +25,61 @@ def small_disk(directory: Path, size: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
+ALL = (*DGX, "-n", "all")
 PAGE = os.sysconf("SC_PAGE_SIZE")  # the room that one record takes
 NO_SPACE = "cannot write a record: no space left on device"
 
 
-def test_a_full_disk_takes_no_ticket(tmp_path: Path, lease: dict) -> None:  # noqa: F811
-    """When a ticket cannot be written, the launch ends with 125; nothing runs, nothing is left."""
-    launcher = launcher_in(tmp_path)
-    with small_disk(launcher.state, PAGE):
-        holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
-        done = launcher.run(*VGG, *WAIT, *SHOW)
-        assert (done.returncode, done.stdout, done.stderr) == (
-            125,
-            "",
-            f"gpulaunch: error: {launcher.state}: {NO_SPACE}\n",
-        )
-        assert os.listdir(launcher.state) == [LEASE]
-        os.close(holder)
-        assert all_free(launcher) == ALL_FREE
+def fill(directory: Path) -> Path:
+    """Leave no room on a disk; return the file that takes it."""
+    filler = directory / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(PAGE))
+    return filler
 
 
-def test_a_read_only_disk_takes_no_ticket(tmp_path: Path, lease: dict) -> None:  # noqa: F811
-    """The same where the state directory is read-only."""
-    launcher = launcher_in(tmp_path)
-    with small_disk(launcher.state, 2 * PAGE):
-        holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
-        subprocess.run(["mount", "--bind", launcher.state, launcher.state], check=True)
+def test_a_disk_that_takes_no_record(launcher: Launcher) -> None:
+    """Where a lease or a ticket cannot be written the launch ends with 125, and nothing is left."""
+    state = str(launcher.state)
+
+    def refused(reason: str) -> None:
+        for command in (VGG, (*ALL, "--wait")):
+            done = launcher.run(*command, *SHOW)
+            error = complaint(f"{state}: cannot write a record: {reason}")
+            assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
+        assert launcher.records() == [record]
+
+    with small_disk(launcher.state, 4 * PAGE), held(launcher, *DGX):
+        (record,) = launcher.records()
+        filler = fill(launcher.state)
+        refused("no space left on device")
+        filler.unlink()
+        subprocess.run(["mount", "--bind", state, state], check=True)
         try:  # seen through a second mount, since the file system itself has a writer
-            subprocess.run(["mount", "-o", "remount,bind,ro", launcher.state], check=True)
-            done = launcher.run(*VGG, *WAIT, *SHOW)
+            subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
+            refused("read-only file system")
         finally:
-            subprocess.run(["umount", "--lazy", launcher.state], check=True)
-        error = (
-            f"gpulaunch: error: {launcher.state}: cannot write a record: read-only file system\n"
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
-        assert os.listdir(launcher.state) == [LEASE]
-        os.close(holder)
-        assert all_free(launcher) == ALL_FREE
+            subprocess.run(["umount", "--lazy", state], check=True)
 
 
-def test_a_disk_that_fills_up_while_a_launch_waits(tmp_path: Path, lease: dict) -> None:  # noqa: F811
-    """A waiter whose lease cannot be written ends with 125, and the one behind it has its turn."""
-    launcher = launcher_in(tmp_path)
+def test_a_disk_that_fills_up_while_a_launch_waits(launcher: Launcher) -> None:
+    """A waiter whose lease cannot be written ends with 125, and leaves nothing."""
     with small_disk(launcher.state, 4 * PAGE):
-        holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
-        with start(launcher, *VGG, *WAIT, *SHOW) as waiter:
-            queue_up(waiter, 1)
-            kept = os.open(launcher.state / LEASE, os.O_RDONLY)  # else its page is free again
-            with suppress(OSError), open(launcher.state / "filler", "wb", buffering=0) as filler:
-                while filler.write(b"x" * 4096):
-                    pass
-            os.close(holder)
-            status, stdout, stderr = ends(waiter)
-            assert (status, stdout) == (125, "")
-            assert stderr.splitlines()[-1] == f"gpulaunch: error: {launcher.state}: {NO_SPACE}"
+        with held(launcher, *ALL) as job:
+            (record,) = launcher.records()
+            with launcher.start(*VGG, "--wait", *SHOW) as waiter:
+                assert "waiting as number 1" in waiter.stderr.readline()
+                kept = os.open(launcher.state / record, os.O_RDONLY)  # else its page is free again
+                filler = fill(launcher.state)
+                assert job.end() == 7
+                stdout, stderr = waiter.communicate()
+            error = f"gpulaunch: error: {launcher.state}: {NO_SPACE}"
+            assert (waiter.returncode, stdout, stderr.splitlines()[-1]) == (125, "", error)
             assert launcher.records() == []
-            os.close(kept)
-        os.unlink(launcher.state / "filler")
-        assert all_free(launcher) == ALL_FREE
-
-
-def test_a_full_disk_allocates_nothing(launcher: Launcher) -> None:
-    """When the record cannot be written the launch ends with 125; nothing runs, nothing is left."""
-    full = launcher.state.with_name("full")
-    full.mkdir()
-    with small_disk(full, PAGE):
-        (full / "filler").write_bytes(b"x" * 4096)
-        done = launcher.run(
-            *VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": str(full)}
-        )
-        assert (done.returncode, done.stdout) == (125, "")
-        assert (
-            done.stderr
-            == f"gpulaunch: error: {full}: cannot write a record: no space left on device\n"
-        )
-        assert os.listdir(full) == ["filler"]
-        subprocess.run(["mount", "-o", "remount,ro", str(full)], check=True)
-        done = launcher.run(
-            *VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": str(full)}
-        )
-        assert (done.returncode, done.stderr) == (
-            125,
-            f"gpulaunch: error: {full}: cannot write a record: read-only file system\n",
-        )
+        os.close(kept)
+        filler.unlink()
+        assert launcher.run(*ALL, "--", "true").returncode == 0
 
 
 def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
@@ -151,25 +108,25 @@ def test_a_full_disk(launcher: Launcher, tmp_path: Path) -> None:
 
     With room again --resume runs the rest, and once more the job whose result was lost.
     """
-    site = Site(launcher, tmp_path)
-    small = site.home / "small"
-    small.mkdir()
-    with small_disk(small, PAGE)(120):
-        site.write(
-            [
-                {"name": f"n{n}", "gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]}
-                for n in range(20)
-            ]
-        )
-        options = ("--results", "small/r")
-        done = site.run(*options)
-        wrote = [json.loads(line) for line in (small / "r").read_text().splitlines()]
-        last = wrote[-1]["id"]
-        assert [line["id"] for line in wrote[1:]] == list(range(last + 1))
+    (small := tmp_path / "small").mkdir()
+    jobs = (json.dumps({"gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]}) for n in range(20))
+    (tmp_path / "jobs").write_text("\n".join(jobs))
+    command = ("batch", *DGX, "jobs", "--results", "small/r")
+
+    def wrote() -> list[int]:
+        return [json.loads(line)["id"] for line in (small / "r").read_text().splitlines()[1:]]
+
+    def ran() -> list[int]:
+        return [*map(int, (tmp_path / "ran").read_text().split())]
+
+    with small_disk(small, PAGE):
+        done = launcher.run(*command, cwd=tmp_path)
+        last = wrote()[-1]
+        assert wrote() == list(range(last + 1))
         assert 3 <= last < 19
-        ran = [int(line) for line in (site.home / "ran").read_text().split()]
-        assert ran[: last + 2] == list(range(last + 2))
-        assert len(ran) <= last + 3
+        first = ran()
+        assert first[: last + 2] == list(range(last + 2))
+        assert len(first) <= last + 3
         error, summary, problem, hint = done.stderr.splitlines()
         assert (error, problem) == (
             "gpulaunch: error: small/r: no space left on device: no more jobs are started",
@@ -178,12 +135,9 @@ def test_a_full_disk(launcher: Launcher, tmp_path: Path) -> None:
         assert hint == "gpulaunch: hint: once that is put right, --resume runs what has no result"
         assert (done.returncode, "have not run" in summary) == (125, True)
         subprocess.run(["mount", "-o", "remount,size=64k", small], check=True)
-        assert site.run(*options, "--resume").returncode == 0
-        assert [
-            json.loads(line)["id"] for line in (small / "r").read_text().splitlines()[1:]
-        ] == list(range(20))
-        again = [int(line) for line in (site.home / "ran").read_text().split()][len(ran) :]
-        assert again == list(range(last + 1, 20))
+        assert launcher.run(*command, "--resume", cwd=tmp_path).returncode == 0
+        assert wrote() == list(range(20))
+        assert ran()[len(first) :] == list(range(last + 1, 20))
 
 
 def test_a_detached_job_that_fills_the_disk_of_its_log(tmp_path: Path) -> None:
@@ -211,9 +165,7 @@ def test_nothing_is_detached_on_a_full_disk(tmp_path: Path) -> None:
     with small_disk(directory, 16 * PAGE):
         for name in ("logs", "history"):
             (directory / name).mkdir(mode=0o700)
-        with suppress(OSError), (directory / "filler").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(PAGE))
+        fill(directory)
         done = launcher.run("-qd", *DGX, "--", "touch", "ran", cwd=tmp_path)
         reason = "the history cannot be written, so nobody could find the job"
         error = complaint(f"{directory / 'history'}: {reason}: no space left on device")

@@ -1,6 +1,7 @@
 """Records, caches and directories that belong to other users."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -11,8 +12,6 @@ from pathlib import Path
 import pytest
 from conftest import DGX, SHOW, VGG, Launcher
 from fake_nvml import FakeNvml
-from test_probe import cached, discovered, link, pair, warm  # noqa: F401  a fixture
-from test_table import put
 
 pytest_plugins = ("fake_nvml",)
 
@@ -21,8 +20,9 @@ def test_root_of_little(launcher: Launcher) -> None:
     """Where root may not remove a user's dead record, as in a user namespace, launches go on."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
-    os.close(put(launcher, "gpulaunch.lease.ffffffffffff", b"dead", live=True))
-    os.chown(launcher.state / "gpulaunch.lease.ffffffffffff", 12345, 12345)
+    record = launcher.state / "gpulaunch.lease.ffffffffffff"
+    record.write_bytes(b"dead")
+    os.chown(record, 12345, 12345)
     os.chmod(launcher.state, 0o1777)
     os.chown(launcher.state, 12345, 12345)  # else its owner may remove what stands in it
     command = ["unshare", "--user", "--map-root-user", launcher.script, *VGG, *SHOW]
@@ -41,8 +41,9 @@ def test_dead_ticket_with_another_users_id(launcher: Launcher) -> None:
     bells = {}
     for user_id in (12345, 12346):
         ticket_id = f"{user_id}" * 2
-        os.close(put(launcher, f"gpulaunch.ticket.00000001.{ticket_id}", b"dead", live=True))
-        os.chown(launcher.state / f"gpulaunch.ticket.00000001.{ticket_id}", 12345, 12345)
+        ticket = launcher.state / f"gpulaunch.ticket.00000001.{ticket_id}"
+        ticket.write_bytes(b"dead")
+        os.chown(ticket, 12345, 12345)
         bells[user_id] = launcher.state / f"gpulaunch.bell.{ticket_id}"
         os.mkfifo(bells[user_id])
         os.chown(bells[user_id], user_id, user_id)
@@ -51,17 +52,35 @@ def test_dead_ticket_with_another_users_id(launcher: Launcher) -> None:
     assert [name for name in launcher.records() if ".ticket." in name] == []
 
 
-def test_cache_of_somebody_else(launcher: Launcher, warm: FakeNvml) -> None:  # noqa: ARG001, F811
-    """A file of another user says nothing, nor does a symbolic link."""
+def test_cache_of_somebody_else(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """A file of another user says nothing, nor does a symbolic link, nor is one made for root."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
-    path = cached(launcher)
+
+    def nvlinks() -> int:
+        done = launcher.run("topo", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)["links"][0]["nvlink_count"]
+
+    directory = Path(launcher.environment["XDG_RUNTIME_DIR"])
+    path = directory / "gpulaunch.topology.json"
+    known = nvlinks()
+    dgx1_v100.drop("nvlink ")
+    assert (nvlinks(), known > 0) == (known, True)  # remembered
     os.chown(path, 65534, -1)
-    assert link(launcher)["nvlink_count"] == 0
+    assert nvlinks() == 0
     path.rename(path.with_suffix(".real"))
     os.chown(path.with_suffix(".real"), 0, -1)
     path.symlink_to(path.with_suffix(".real"))
-    assert link(launcher)["nvlink_count"] == 0
+    assert nvlinks() == 0
+    path.unlink()
+    own = Path("/dev/shm/gpulaunch.0")
+    was_there = own.exists()
+    os.chown(directory, 65534, -1)  # as `sudo -E` has it
+    nvlinks()
+    assert not path.exists()
+    if not was_there:
+        shutil.rmtree(own)
 
 
 @pytest.mark.parametrize("kept", ["HOME", "XDG"])
@@ -132,54 +151,44 @@ def test_directories_without_a_umask(launcher: Launcher, tmp_path: Path) -> None
     assert [path for path in made if path.stat().st_mode & 0o022] == []
 
 
-@pytest.mark.parametrize("plant", ["link", "hard link", "pipe", "file"])
-def test_log_of_a_batch_that_somebody_else_made(
-    launcher: Launcher, tmp_path: Path, plant: str
-) -> None:
+def test_logs_of_a_batch_that_somebody_else_made(launcher: Launcher, tmp_path: Path) -> None:
     """A batch writes into no log that another user has made, and through no link to a file."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
     (logs := tmp_path / "logs").mkdir()
     (precious := tmp_path / "precious").write_text("precious")
-    log = logs / "0.log"
-    if plant == "link":
-        log.symlink_to(precious)
-    elif plant == "hard link":
-        log.hardlink_to(precious)
-    elif plant == "pipe":
-        os.mkfifo(log)
-    else:
-        log.write_text("theirs")
-    if plant != "hard link":
+    link, hard_link, pipe, theirs, fresh = (logs / f"{number}.log" for number in range(5))
+    link.symlink_to(precious)
+    hard_link.hardlink_to(precious)
+    os.mkfifo(pipe)
+    theirs.write_text("theirs")
+    for log in (link, pipe, theirs):
         os.chown(log, 12345, 12345, follow_symlinks=False)
-    (tmp_path / "jobs").write_text('{"command": ["true"]}\n{"command": ["echo", "two"]}\n')
+    (tmp_path / "jobs").write_text('{"command": ["echo", "it"]}\n' * 5)
     words = ("batch", *DGX, "--logs", str(logs), "--results", f"{tmp_path}/results")
     done = launcher.run(*words, str(tmp_path / "jobs"), cwd=tmp_path)
-    assert (done.returncode, done.stderr.count(f"{log}: ")) == (1, 1)
-    assert (precious.read_text(), (logs / "1.log").read_text()) == ("precious", "two\n")
-    assert plant != "file" or log.read_text() == "theirs"
+    told = [done.stderr.count(f"{log}: ") for log in (link, hard_link, pipe, theirs, fresh)]
+    assert (done.returncode, told) == (1, [1, 1, 1, 1, 0])
+    texts = [path.read_text() for path in (precious, theirs, fresh)]
+    assert texts == ["precious", "theirs", "it\n"]
 
 
-@pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["begun", "resumed"])
-def test_results_of_somebody_else(
-    launcher: Launcher, tmp_path: Path, resume: tuple[str, ...]
-) -> None:
+def test_results_of_somebody_else(launcher: Launcher, tmp_path: Path) -> None:
     """A batch writes into no results file of another user, who could change what is in it."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
     (tmp_path / "jobs").write_text('{"command": ["true"]}\n{"command": ["false"]}\n')
-    results = tmp_path / "results"
-    words = ("batch", *DGX, "--results", str(results), str(tmp_path / "jobs"))
-    if resume:
-        assert launcher.run(*words).returncode == 1
-    else:
-        results.touch()
-    results.chmod(0o666)
-    os.chown(results, 12345, 12345)
-    before = results.read_bytes()
-    done = launcher.run(*words, *resume)
-    assert (done.returncode, results.read_bytes()) == (2, before)
-    assert f"{results}: is no regular file of your own" in done.stderr
+    begun, empty = tmp_path / "begun", tmp_path / "empty"
+    words = ("batch", *DGX, str(tmp_path / "jobs"), "--results")
+    assert launcher.run(*words, str(begun)).returncode == 1
+    empty.touch()
+    for results, more in ((begun, ["--resume"]), (empty, [])):
+        results.chmod(0o666)
+        os.chown(results, 12345, 12345)
+        before = results.read_bytes()
+        done = launcher.run(*words, str(results), *more)
+        assert (done.returncode, results.read_bytes()) == (2, before)
+        assert f"{results}: is no regular file of your own" in done.stderr
 
 
 AS_ANOTHER_USER = """
@@ -224,17 +233,3 @@ def test_directory_of_somebody_else(tmp_path: Path) -> None:
         assert [path.name for path in squatted.iterdir()] == [lock.name]
     finally:
         shutil.rmtree(squatted)
-
-
-def test_runtime_directory_of_somebody_else(launcher: Launcher, nvml: FakeNvml) -> None:
-    """Root keeps nothing in the runtime directory of the user from whom `sudo -E` has it."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to give a directory away")
-    pair(nvml)
-    own = Path("/dev/shm/gpulaunch.0")
-    was_there = own.exists()
-    os.chown(launcher.environment["XDG_RUNTIME_DIR"], 65534, -1)
-    discovered(launcher)
-    assert list(cached(launcher).parent.iterdir()) == []
-    if not was_there:
-        shutil.rmtree(own)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -43,15 +42,15 @@ def test_around_torchrun(launcher: Launcher, tmp_path: Path) -> None:
     """All workers have one lease, and its GPUs in rank order: worker i uses the i-th of them."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    launch = [*DGX, "-n", "4", "--pattern", "chain"]
-    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "4"]
+    launch = [*DGX, "-n", "2", "--pattern", "chain"]
+    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2"]
     planned = json.loads(launcher.run(*launch, "--dry-run", "--json", "--", "true").stdout)
-    done = launcher.run(*launch, "--", *torchrun, str(worker), timeout=300)
+    done = launcher.run(*launch, "--", *torchrun, str(worker))
     assert done.returncode == 0, done.stderr
     seen = workers(done.stdout)
     gpus = ",".join(str(gpu["index"]) for gpu in planned["gpus"])
     assert [(rank, visible, total) for rank, visible, _, total in seen] == [
-        (str(rank), gpus, 10) for rank in range(4)
+        (str(rank), gpus, 3) for rank in range(2)
     ]
     assert len({lease for _, _, lease, _ in seen}) == 1
     assert launcher.records() == []
@@ -61,43 +60,29 @@ def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
     """With a launch around each worker, LOCAL_RANK is the position of its GPU as well."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "4", "--no-python"]
+    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python"]
     launch = [launcher.script, *DGX, "-n", "1", "--", str(TORCH / "python"), str(worker)]
-    planned = json.loads(launcher.run(*DGX, "-n", "4", "--dry-run", "--json", "--", "true").stdout)
+    planned = json.loads(launcher.run(*DGX, "-n", "2", "--dry-run", "--json", "--", "true").stdout)
     done = subprocess.run(
         [*torchrun, *launch],
         env=launcher.environment,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     seen = workers(done.stdout)
     gpus = ",".join(str(gpu["index"]) for gpu in planned["gpus"])
     assert [(rank, visible, total) for rank, visible, _, total in seen] == [
-        (str(rank), gpus, 10) for rank in range(4)
+        (str(rank), gpus, 3) for rank in range(2)
     ]
-    assert len({lease for _, _, lease, _ in seen}) == 4
+    assert len({lease for _, _, lease, _ in seen}) == 2
     assert launcher.records() == []
 
 
 def test_example_of_a_training(launcher: Launcher) -> None:
     """With PyTorch, examples/train.py comes to the same cubic as without."""
-    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(EXAMPLES / "train.py"), timeout=300)
+    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(EXAMPLES / "train.py"))
     assert done.stdout == (
         "training on GPUs 0\nloss 0.003744 at learning rate 0.5 after 500 steps\n"
     )
-
-
-def test_example_of_two_processes(launcher: Launcher) -> None:
-    """The processes of examples/ddp.py share the GPUs of one job, and learn together."""
-    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    done = launcher.run(*DGX, "-n", "2", "--", *torchrun, str(EXAMPLES / "ddp.py"), timeout=300)
-    assert done.returncode == 0, done.stderr
-    # A line and its end are two writes, between which the other process may write.
-    said = re.findall(r"(process \d of the job on GPUs \S+): loss (\S+)", done.stdout)
-    assert sorted(who for who, _ in said) == [
-        f"process {rank} of the job on GPUs 0,3" for rank in range(2)
-    ]
-    assert all(float(loss) < 1e-6 for _, loss in said)

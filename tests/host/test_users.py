@@ -23,7 +23,19 @@ from typing import NamedTuple
 
 import pytest
 from agent import Agent, talk
-from conftest import DGX, SHOW, VGG, Held, Launcher, held, holders, in_container, wait_for_end
+from conftest import (
+    DGX,
+    SHOW,
+    VGG,
+    Held,
+    Launcher,
+    complaint,
+    held,
+    holders,
+    in_container,
+    until,
+    wait_for_end,
+)
 from engine import IMAGE, Engine
 
 pytest_plugins = ("fake_nvml",)
@@ -32,7 +44,6 @@ ALL = (*DGX, "-n", "all")
 REPOSITORY = Path(__file__).parents[2]
 BUSY = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'\n"
 QUEUED = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
-PATIENT = ("--wait", "--wait-timeout", "30s")  # so that a fault ends the test
 
 
 class Elsewhere(Launcher):
@@ -225,7 +236,7 @@ def queued(
     Its job then shows its GPUs and reads.
     """
     with launcher.start(
-        *options, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE
+        *options, "--wait", "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE
     ) as process:
         try:
             yield process, [process.stderr.readline() for _ in range(lines)]
@@ -276,7 +287,7 @@ def kill_both(job: Held) -> None:
 def check_one_table(launchers: list[Launcher]) -> None:
     """Check that eight launches at once share the machine's eight GPUs without meeting."""
     begun = [
-        launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
+        launcher.start(*DGX, "--wait", "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
         for launcher in launchers
     ]
     try:
@@ -290,16 +301,9 @@ def check_one_table(launchers: list[Launcher]) -> None:
         )
     finally:
         for process in begun:
-            process.communicate("\n", timeout=30)
+            process.communicate("\n")
     assert [process.returncode for process in begun] == [0] * 8
     assert outcome(launchers[0].run(*ALL, *SHOW))[0] == 0
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
-def test_two_users_share_one_table(alice: User, bob: User, umask: int) -> None:
-    """Eight launches of two users at once get eight different GPUs, whatever their umask."""
-    alice.options["umask"] = bob.options["umask"] = umask
-    check_one_table([alice, bob] * 4)
 
 
 def test_protected_files(alice: User, bob: User, root: Launcher) -> None:
@@ -310,7 +314,7 @@ def test_protected_files(alice: User, bob: User, root: Launcher) -> None:
 
 
 def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
-    """A waiter is told which user has the GPUs, and passes no earlier request of another user."""
+    """Each sees who has GPUs and who waits, and passes no earlier request of the other."""
     with (
         held(alice, *DGX, "-n", "5") as first,
         held(bob, *DGX, "-n", "3") as other,
@@ -325,6 +329,12 @@ def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
         assert third_said[0].startswith(
             "gpulaunch: info: waiting as number 2 in the queue: 1 GPU requested: "
         )
+        seen = status(alice)
+        assert seen == status(bob)
+        leases = {(one["user"], len(one["gpus"]), one["job_pid"]) for one in seen["leases"]}
+        assert leases == {(alice.name, 5, first.job_pid), (bob.name, 3, other.job_pid)}
+        places = [(one["user"], one["gpus"], one["position"]) for one in seen["queue"]]
+        assert places == [(bob.name, 5, 1), (alice.name, 1, 2)]
         other.end()  # three GPUs are free now, but not for who came later
         wanted = "1 GPU requested: 3 of 8 are free, but 2 earlier requests for 6 GPUs wait"
         error, who, queue, hint = alice.run(*DGX, *SHOW).stderr.splitlines(keepends=True)
@@ -332,32 +342,9 @@ def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
         assert who.startswith(f"gpulaunch: info: {alice.name} has GPUs ")
         earlier = f"{bob.name} for 5 GPUs, {alice.name} for 1 GPU"
         assert queue == f"gpulaunch: info: earlier in the queue: {earlier}\n"
-        assert [entry["user"] for entry in status(alice)["queue"]] == [bob.name, alice.name]
         first.end()
         gpus = [process.stdout.readline().strip().split(",") for process in (second, third)]
         assert [len(gpus[0]), len(gpus[1]), len({*gpus[0], *gpus[1]})] == [5, 1, 6]
-
-
-def test_users_see_each_other(alice: User, bob: User) -> None:
-    """Each user sees the leases and the places in the queue of the other, by name."""
-    with (
-        held(alice, *VGG) as first,
-        held(bob, *DGX, "-n", "5") as second,
-        queued(bob, *VGG, lines=3),
-        queued(alice, *ALL),
-    ):
-        seen = [status(user) for user in (alice, bob)]
-        leases = {
-            lease["user"]: (len(lease["gpus"]), lease["job_pid"]) for lease in seen[0]["leases"]
-        }
-        assert leases == {alice.name: (3, first.job_pid), bob.name: (5, second.job_pid)}
-        assert [
-            (entry["user"], entry["gpus"], entry["position"]) for entry in seen[0]["queue"]
-        ] == [
-            (bob.name, 3, 1),
-            (alice.name, 8, 2),
-        ]
-        assert seen[0] == seen[1]
 
 
 # One user against the other
@@ -389,18 +376,21 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
 
 
 def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
-    """Root launches inside any user's lease, as containers run as root; other users do not."""
+    """Root launches inside any user's lease, as containers run as root; another user is warned."""
     with held(alice, *DGX, "-n", "4") as outer:
-        (lease,) = json.loads(root.run("status", *DGX, "--json").stdout)["leases"]
+        lease_id = lease_of(root)["id"]
         for user in (root, bob):
-            user.environment["GPULAUNCH_LEASE"] = lease["id"]
+            user.environment["GPULAUNCH_LEASE"] = lease_id
         with held(root, *DGX, "-n", "3") as inner:
             assert set(inner.gpus.split(",")) < set(outer.gpus.split(","))
             assert root.run(*DGX, "-n", "2", *SHOW).returncode == 75
             assert root.run(*DGX, "-n", "5", *SHOW).returncode == 2
-            assert not set(bob.run(*DGX, "-n", "4", *SHOW).stdout.strip().split(",")) & set(
-                outer.gpus.split(",")
-            )
+            done = bob.run(*DGX, "-n", "4", *SHOW)
+        assert not set(done.stdout.strip().split(",")) & set(outer.gpus.split(","))
+        assert done.stderr == (
+            f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so it is ignored: "
+            "unset GPULAUNCH_LEASE\n"
+        )
 
 
 FORKS = (
@@ -426,23 +416,28 @@ def test_holder_of_the_host_lock_that_forks(alice: User, bob: User, root: Launch
     assert (to_alice.returncode, to_root.returncode) == (124, 124)
 
 
-def test_free_is_refused_to_others(alice: User, bob: User) -> None:
-    """`gpulaunch free` of another user's lease or ticket is refused, and changes nothing."""
-    with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
+def test_free_is_refused_to_others(alice: User, bob: User, root: Launcher) -> None:
+    """`free` of another user's lease or ticket is refused, and changes nothing; root may."""
+    with held(alice, *VGG) as job, queued(alice, *ALL) as (waiter, _):
         before = status(alice)
         for record in (*before["leases"], *before["queue"]):
             refused = (
                 f"job {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
             )
             for text in (record["id"], record["id"][:8]):
-                assert outcome(bob.run("free", text, *DGX)) == (
-                    2,
-                    "",
-                    f"gpulaunch: error: {refused}\n",
-                )
+                done = bob.run("free", text, *DGX)
+                assert outcome(done) == (2, "", f"gpulaunch: error: {refused}\n")
         assert status(alice) == before
         assert is_running(job.job_pid)
         assert waiter.poll() is None
+        ticket, lease = before["queue"][0]["id"], before["leases"][0]["id"]
+        left = (0, f"{ticket} has left the queue\n", "")
+        assert outcome(root.run("free", ticket, *DGX)) == left
+        waiter.wait()
+        ended = f"ended {lease} (GPUs 0,2,3)\n"
+        assert outcome(root.run("free", lease, *DGX)) == (0, ended, "")
+        assert job.process.wait() == 128 + signal.SIGTERM
+        assert root.records() == []
 
 
 def test_free_means_own_leases_first(alice: User, bob: User, root: Launcher) -> None:
@@ -462,131 +457,66 @@ def test_free_means_own_leases_first(alice: User, bob: User, root: Launcher) -> 
         assert not is_running(hers.job_pid)
 
 
-def test_root_may_end_anyones(alice: User, root: Launcher) -> None:
-    """Root ends another user's lease, and another user's place in the queue."""
-    with held(alice, *VGG) as job, queued(alice, *ALL) as (waiter, _):
-        (ticket,) = status(root)["queue"]
-        assert outcome(root.run("free", ticket["id"], *DGX)) == (
-            0,
-            f"{ticket['id']} has left the queue\n",
-            "",
-        )
-        waiter.wait(30)
-        lease = lease_of(root)
-        ended = f"ended {lease['id']} (GPUs 0,2,3)\n"
-        assert outcome(root.run("free", lease["id"], *DGX)) == (0, ended, "")
-        assert job.process.wait(30) == 128 + signal.SIGTERM
-        assert root.records() == []
-
-
 DAMAGE = """
 import ctypes, errno, fcntl, os, signal, struct, sys
 print("ready", flush=True)
-name, directory, launcher, job = sys.argv[1], os.getcwd(), int(sys.argv[2]), int(sys.argv[3])
+name, launcher, job = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 own = "gpulaunch.lease.own"
 os.close(os.open(own, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 reader = os.open(name, os.O_RDONLY)
 libc = ctypes.CDLL(None, use_errno=True)
 
 def lock(kind):
-    return struct.pack("hhqqi4x", kind, 0, 0, 0, 0)
+    fcntl.fcntl(reader, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
 
-def call(function, *arguments):
-    if function(*arguments) == -1:
+def trace(pid):
+    if libc.ptrace(16, pid, None, None) == -1:
         raise OSError(ctypes.get_errno(), "")
 
-attempts = {
-    "unlink": lambda: os.unlink(name),
-    "rename away": lambda: os.rename(name, "elsewhere"),
-    "rename over": lambda: os.rename(own, name),
-    "exchange": lambda: call(libc.renameat2, -100, own.encode(), -100, name.encode(), 2),
-    "link to": lambda: os.link(name, "gpulaunch.lease.linked"),
-    "link over": lambda: os.link(own, name),
-    "symlink over": lambda: os.symlink(own, name),
-    "mkdir over": lambda: os.mkdir(name),
-    "create over": lambda: os.open(name, os.O_CREAT | os.O_WRONLY, 0o666),
-    "open to write": lambda: os.open(name, os.O_WRONLY),
-    "open to append": lambda: os.open(name, os.O_RDWR | os.O_APPEND),
-    "reopen to write": lambda: os.open(f"/proc/self/fd/{reader}", os.O_RDWR),
-    "truncate": lambda: os.truncate(name, 0),
-    "write to reader": lambda: os.write(reader, b"x"),
-    "chmod": lambda: os.chmod(name, 0o666),
-    "fchmod": lambda: os.fchmod(reader, 0o666),
-    "chown": lambda: os.chown(name, os.getuid(), -1),
-    "utime": lambda: os.utime(name),
-    "write lock": lambda: fcntl.fcntl(reader, fcntl.F_OFD_SETLK, lock(fcntl.F_WRLCK)),
-    "write lock of a process": lambda: fcntl.fcntl(reader, fcntl.F_SETLK, lock(fcntl.F_WRLCK)),
-    "read lock": lambda: fcntl.fcntl(reader, fcntl.F_OFD_SETLK, lock(fcntl.F_RDLCK)),
-    "file lease": lambda: fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_WRLCK),
-    "launcher's descriptors": lambda: os.listdir(f"/proc/{launcher}/fd"),
-    "job's descriptors": lambda: os.listdir(f"/proc/{job}/fd"),
-    "kill launcher": lambda: os.kill(launcher, signal.SIGKILL),
-    "kill job": lambda: os.kill(job, signal.SIGKILL),
-    "trace launcher": lambda: call(libc.ptrace, 16, launcher, None, None),
-    "rename directory": lambda: os.rename(directory, directory + ".old"),
-    "remove directory": lambda: os.rmdir(directory),
-    "chmod directory": lambda: os.chmod(directory, 0o777),
-}
-for what, attempt in attempts.items():
+attempts = [
+    ("EPERM", lambda: os.unlink(name)),
+    ("EPERM", lambda: os.rename(name, "elsewhere")),
+    ("EPERM", lambda: os.rename(own, name)),
+    ("EPERM", lambda: os.link(name, "gpulaunch.lease.linked")),
+    ("EEXIST", lambda: os.mkdir(name)),
+    ("EACCES", lambda: os.open(name, os.O_CREAT | os.O_WRONLY, 0o666)),
+    ("EACCES", lambda: os.open(name, os.O_WRONLY)),
+    ("EACCES", lambda: os.open(f"/proc/self/fd/{reader}", os.O_RDWR)),
+    ("EACCES", lambda: os.truncate(name, 0)),
+    ("EPERM", lambda: os.fchmod(reader, 0o666)),
+    ("EACCES", lambda: os.utime(name)),
+    ("EBADF", lambda: lock(fcntl.F_WRLCK)),
+    ("EAGAIN", lambda: lock(fcntl.F_RDLCK)),
+    ("EACCES", lambda: fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_WRLCK)),
+    ("EACCES", lambda: os.listdir(f"/proc/{launcher}/fd")),
+    ("EACCES", lambda: os.listdir(f"/proc/{job}/fd")),
+    ("EPERM", lambda: os.kill(launcher, signal.SIGKILL)),
+    ("EPERM", lambda: os.kill(job, signal.SIGKILL)),
+    ("EPERM", lambda: trace(launcher)),
+    ("EACCES", lambda: os.rmdir(os.getcwd())),
+    ("EPERM", lambda: os.chmod(os.getcwd(), 0o777)),
+]
+for number, (want, attempt) in enumerate(attempts):
     try:
         attempt()
+        got = "done"
     except OSError as problem:
-        print(what, errno.errorcode[problem.errno], sep=": ")
-    else:
-        print(what, "done", sep=": ")
+        got = errno.errorcode[problem.errno]
+    if got != want:
+        print(number, got)
 os.unlink(own)
 """
 
-REFUSED = {
-    "unlink": "EPERM",
-    "rename away": "EPERM",
-    "rename over": "EPERM",
-    "exchange": "EPERM",
-    "link to": "EPERM",
-    "link over": "EEXIST",
-    "symlink over": "EEXIST",
-    "mkdir over": "EEXIST",
-    "create over": "EACCES",
-    "open to write": "EACCES",
-    "open to append": "EACCES",
-    "reopen to write": "EACCES",
-    "truncate": "EACCES",
-    "write to reader": "EBADF",
-    "chmod": "EPERM",
-    "fchmod": "EPERM",
-    "chown": "EPERM",
-    "utime": "EACCES",
-    "write lock": "EBADF",
-    "write lock of a process": "EBADF",
-    "read lock": "EAGAIN",
-    "file lease": "EACCES",
-    "launcher's descriptors": "EACCES",
-    "job's descriptors": "EACCES",
-    "kill launcher": "EPERM",
-    "kill job": "EPERM",
-    "trace launcher": "EPERM",
-    "rename directory": "EACCES",
-    "remove directory": "EACCES",
-    "chmod directory": "EPERM",
-}
-
 
 def test_a_record_cannot_be_damaged_by_others(alice: User, bob: User) -> None:
-    """Whatever another user tries on a lease's record, processes and directory, he is refused."""
+    """Whatever another user tries on a record, its processes or directory fails; umask is 0."""
+    alice.options["umask"] = 0
     with usual_protection(), held(alice, *VGG) as job:
         (name,) = alice.records()
-        before = (
-            (alice.state / name).read_bytes(),
-            (alice.state / name).stat().st_mode,
-            status(alice),
-        )
-        attempts = bob.does(DAMAGE, name, job.process.pid, job.job_pid)
-        assert dict(attempt.split(": ") for attempt in attempts) == REFUSED
-        assert (
-            (alice.state / name).read_bytes(),
-            (alice.state / name).stat().st_mode,
-            status(alice),
-        ) == before
+        record = alice.state / name
+        before = record.read_bytes(), record.stat().st_mode, status(alice)
+        assert bob.does(DAMAGE, name, job.process.pid, job.job_pid) == []
+        assert (record.read_bytes(), record.stat().st_mode, status(alice)) == before
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
         assert job.end() == 7
     assert alice.records() == []
@@ -622,9 +552,8 @@ def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
             assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
 
 
-@pytest.mark.parametrize("cleaner", ["alice", "root"])
-def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner: str) -> None:
-    """A dead record is ignored by other users, and removed by its owner's or root's next launch."""
+def test_dead_records_of_others(alice: User, bob: User, root: Launcher) -> None:
+    """Dead records are ignored by other users, and removed by root's next launch."""
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         waiter.kill()
         waiter.wait()
@@ -633,11 +562,7 @@ def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner:
         assert len(dead) == 2
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
         assert bob.records() == dead
-        assert outcome({"alice": alice, "root": root}[cleaner].run(*VGG, *SHOW)) == (
-            0,
-            "0,2,3\n",
-            "",
-        )
+        assert outcome(root.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
         assert bob.records() == []
 
 
@@ -664,17 +589,16 @@ harmless = [
     lambda name: os.mkdir(name, 0o755),
 ]
 closed = [lambda name: os.mkfifo(name, 0o600), lambda name: os.mkdir(name, 0o700), bind]
-for number, make in enumerate(WHAT):
+for number, make in enumerate(harmless + closed):
     make(f"gpulaunch.lease.aaaaaaaaaaa{number}")
     make(f"gpulaunch.ticket.0000000{number}.aaaaaaaaaaa{number}")
 """
 
 
-@pytest.mark.parametrize("what", ["harmless", "closed"])
-def test_what_another_user_plants(alice: User, bob: User, what: str) -> None:
+def test_what_another_user_plants(alice: User, bob: User) -> None:
     """Another user's things under a record's name, unless locked, block and free nothing."""
     with held(alice, *VGG):
-        bob.does(PLANT.replace("WHAT", what))
+        bob.does(PLANT)
         error = f"gpulaunch: error: 6 GPUs requested: 5 of 8 are free, 3 are leased\n{BUSY}"
         assert outcome(alice.run("-q", *DGX, "-n", "6", *SHOW)) == (75, "", error)
         assert outcome(alice.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
@@ -708,18 +632,6 @@ def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launche
     assert outcome(alice.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
 
 
-def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
-    """A launch with another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and says so."""
-    with held(alice, *VGG):
-        lease_id = lease_of(alice)["id"]
-        bob.environment |= {"GPULAUNCH_LEASE": lease_id}
-        told = (
-            f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so it is ignored: "
-            "unset GPULAUNCH_LEASE\n"
-        )
-        assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", told)
-
-
 def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -> None:
     """Root's `free` ends holders and waiters, but no other user's reader of the record."""
     with held(alice, *ALL) as job:
@@ -728,7 +640,7 @@ def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -
             (ticket_name,) = set(alice.records()) - {lease_name}
             with bob.doing(OPEN, ticket_name) as reader:
                 assert root.run("free", status(root)["queue"][0]["id"], *DGX).returncode == 0
-                waiter.wait(30)
+                waiter.wait()
                 assert reader.poll() is None
         job.process.kill()
         job.process.wait()  # so that `free` itself has to see who holds the lease
@@ -747,7 +659,7 @@ def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Laun
             done = root.run("free", "bbbbbbbbbbbb", *DGX)
             assert is_running(job.job_pid)
             assert outcome(done) == (0, "ended bbbbbbbbbbbb (GPUs 0,2,3)\n", "")
-            assert holder.wait(30) == -signal.SIGTERM
+            assert holder.wait() == -signal.SIGTERM
         assert [lease["user"] for lease in status(root)["leases"]] == [alice.name]
 
 
@@ -813,40 +725,20 @@ def inside(launcher: Launcher) -> Iterator[Elsewhere]:
         )
 
 
-def test_namespaces_share_one_table(launcher: Launcher, inside: Elsewhere) -> None:
-    """Eight launches at once, half of them in another pid namespace, get eight different GPUs."""
-    check_one_table([launcher, inside] * 4)
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["outside waits", "inside waits"])
-def test_namespaces_wait_for_each_other(
-    launcher: Launcher, inside: Elsewhere, turned: bool
-) -> None:
-    """A launch waits for one in another pid namespace until that ends, and not longer."""
-    first, second = (launcher, inside) if turned else (inside, launcher)
-    with held(first, *VGG) as job, queued(second, *ALL) as (waiter, said):
-        assert said[0].endswith("8 GPUs requested: 5 of 8 are free, 3 are leased\n")
-        assert status(first)["queue"] == status(second)["queue"]
-        assert [entry["gpus"] for entry in status(first)["queue"]] == [8]
-        assert job.end() == 7
-        assert len(waiter.communicate("\n", timeout=30)[0].split(",")) == 8
-
-
-def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
-    """After a kill of launcher and job in another pid namespace, a waiter here gets their GPUs."""
-    with held(inside, *ALL) as job, queued(launcher, *ALL) as (waiter, _):
-        pids = [str(lease_of(launcher)["pid"]), str(job.job_pid)]
+def test_namespaces_wait_for_each_other(launcher: Launcher, inside: Elsewhere) -> None:
+    """Launches in two pid namespaces see one table, and wait for each other until the end."""
+    with held(inside, *ALL) as job, queued(launcher, *ALL) as (waiter, said):
+        assert said[0].endswith("8 GPUs requested: 0 of 8 are free, 8 are leased\n")
+        seen = status(launcher)
+        assert seen == status(inside)
+        (lease,) = seen["leases"]
+        assert (lease["job_pid"], lease["left_over_pids"]) == (job.job_pid, None)
+        pids = [str(lease["pid"]), str(job.job_pid)]
         subprocess.run([inside.script, *inside.first[:-1], "kill", "-KILL", *pids], check=True)
         assert len(waiter.stdout.readline().split(",")) == 8
-
-
-def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
-    """`status` shows the same leases on both sides of a pid namespace, none as left over."""
-    with held(inside, *VGG) as first, held(launcher, *DGX, "-n", "2") as second:
-        seen = status(launcher)
-        leases = {lease["job_pid"]: lease["left_over_pids"] for lease in seen["leases"]}
-        assert leases == {first.job_pid: None, second.job_pid: None}
-        assert status(inside) == seen
+        with queued(inside, *ALL) as (below, _):
+            waiter.communicate("\n")
+            assert len(below.communicate("\n")[0].split(",")) == 8
 
 
 def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
@@ -855,16 +747,13 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
         lease = lease_of(launcher)
         ended = f"ended {lease['id']} (GPUs 0,2,3)\n"
         assert outcome(launcher.run("free", lease["id"], *DGX)) == (0, ended, "")
-        assert job.process.wait(30) == 128 + signal.SIGTERM
+        assert job.process.wait() == 128 + signal.SIGTERM
         assert launcher.records() == []
     with held(launcher, *VGG) as job:
         lease = lease_of(inside)
-        error = (
-            f"gpulaunch: error: the processes of job {lease['id']} are not visible here, or not "
-            "its owner's\n"
-        )
-        hint = "gpulaunch: hint: run this where they run\n"
-        assert outcome(inside.run("free", lease["id"], *DGX)) == (125, "", error + hint)
+        error = f"the processes of job {lease['id']} are not visible here, or not its owner's"
+        said = complaint(error, "run this where they run")
+        assert outcome(inside.run("free", lease["id"], *DGX)) == (125, "", said)
         assert lease_of(launcher) == lease
         assert is_running(job.job_pid)
         assert job.end() == 7
@@ -886,18 +775,14 @@ def test_described_gpus_in_a_container(launcher: Launcher) -> None:
         assert outcome(done) == (0, "75\n", error + BUSY)
 
 
-@pytest.mark.parametrize("where", ["file", "environment"])
 @pytest.mark.usefixtures("dgx1_v100")
-def test_a_private_table(launcher: Launcher, where: str) -> None:
+def test_a_private_table(launcher: Launcher) -> None:
     """In a container with a private table launches on real GPUs run and see each other's leases."""
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
-    if where == "file":
-        config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
-        config.parent.mkdir(parents=True)
-        config.write_text('table = "private"\n')
-    else:
-        launcher.environment |= {"GPULAUNCH_TABLE": "private"}
+    config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
+    config.parent.mkdir(parents=True)
+    config.write_text('table = "private"\n')
     script = launcher.state / "script"
     script.write_text(
         "ls /dev/shm; unset GPULAUNCH_LEASE CUDA_VISIBLE_DEVICES; "
@@ -905,9 +790,8 @@ def test_a_private_table(launcher: Launcher, where: str) -> None:
         "echo $?\n"
     )
     done = in_container(launcher, f"{launcher.script} -n all -- sh {script}")
-    error = "gpulaunch: error: 1 GPU requested: 0 of 8 are free, 8 are leased\n"
-    hint = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status'\n"
-    assert outcome(done)[::2] == (0, error + hint)
+    error = complaint("1 GPU requested: 0 of 8 are free, 8 are leased")
+    assert (done.returncode, done.stderr.startswith(error)) == (0, True)
     name, status_of_next = done.stdout.split()
     assert (name.startswith("gpulaunch.lease."), status_of_next) == (True, "75")
 
@@ -974,8 +858,17 @@ ENTRY = "d /run/gpulaunch 1777 root root -"
 
 
 def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
-    """`gpulaunch setup` makes a lasting table for all users; a second setup changes nothing."""
+    """`gpulaunch setup` makes a lasting table for all users; a second setup changes nothing.
+
+    It is for root, and refused where GPULAUNCH_STATE_DIR says that nobody would use it.
+    """
     launcher, user = machine.launcher(root), machine.user(alice)
+    refused = complaint("setup needs root", "sudo gpulaunch setup")
+    assert outcome(user.run("setup")) == (2, "", refused)
+    own = {**launcher.environment, "GPULAUNCH_STATE_DIR": "/run/lock"}
+    error = "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
+    assert outcome(launcher.run("setup", env=own)) == (2, "", complaint(error))
+    assert_nothing_made(machine)
     said = "/run/gpulaunch holds the allocation table from now on; "
     said += "/etc/tmpfiles.d/gpulaunch.conf makes it at every boot\n"
     assert outcome(launcher.run("setup", umask=0o077)) == (0, said, "")
@@ -994,10 +887,8 @@ def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
         assert facts() == first
         assert outcome(launcher.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
         (name,) = os.listdir(made)
-        assert ((made / name).stat().st_uid, os.listdir(machine.path("/run/lock"))) == (
-            alice.uid,
-            [],
-        )
+        assert (made / name).stat().st_uid == alice.uid
+        assert os.listdir(machine.path("/run/lock")) == []
 
 
 def test_setup_repairs(root: Launcher, alice: User, machine: Machine) -> None:
@@ -1015,32 +906,29 @@ def assert_nothing_made(machine: Machine) -> None:
     assert not machine.path("/etc/tmpfiles.d").exists()
 
 
-def test_setup_is_for_root(alice: User, machine: Machine) -> None:
-    """Setup by a user who is not root is refused, with how to do it."""
-    error = "gpulaunch: error: setup needs root\ngpulaunch: hint: sudo gpulaunch setup\n"
-    assert outcome(machine.user(alice).run("setup")) == (2, "", error)
-    assert_nothing_made(machine)
-
-
 def test_setup_of_a_common_history(root: Launcher, alice: User, machine: Machine) -> None:
-    """After `setup --history` root sees alice's launches, she sees root's, and can remove none."""
+    """After `setup --history` all see all launches and the same totals, and can remove none.
+
+    What ran before stays private.
+    """
     launcher, user = machine.launcher(root), machine.user(alice)
+    own_home(user, alice.uid)
+    assert user.run(*DGX, "--name", "before", "--", "true").returncode == 0
     said = "/var/lib/gpulaunch/history holds the history of all users' launches from now on\n"
     assert outcome(launcher.run("setup", "--history", umask=0o077)) == (0, said, "")
     made = machine.path("/var/lib/gpulaunch/history")
     assert (made.stat().st_uid, oct(made.stat().st_mode)) == (0, "0o41777")
     for who, name in ((launcher, "one"), (user, "two")):
-        assert who.run(*DGX, "--name", name, "--", "true").returncode == 0
-    for who in (launcher, user):
-        document = json.loads(who.run("history", *DGX, "--everyone", "--json").stdout)
-        found = {(one["user"], one["name"]) for one in document["launches"]}
-        assert found == {("root", "one"), (alice.name, "two")}
-        own = json.loads(who.run("history", *DGX, "--json").stdout)["launches"]
-        assert [one["name"] for one in own] == ["one" if who is launcher else "two"]
-    sums = launcher.run("history", *DGX, "--totals", "--everyone").stdout.splitlines()[-2:]
-    assert {line.partition(":")[0] for line in sums} == {"root", alice.name}
-    hers = json.loads(launcher.run("history", *DGX, "--user", alice.name, "--json").stdout)
-    assert [one["name"] for one in hers["launches"]] == ["two"]
+        assert who.run(*DGX, "--name", name, "--", "true", umask=0o077).returncode == 0
+    everyone = [names(who, "--everyone") for who in (launcher, user)]
+    assert everyone == [["one", "two"]] * 2
+    assert (names(launcher), names(user)) == (["one"], ["before", "two"])
+    assert names(launcher, "--user", alice.name) == ["two"]
+    options = ("history", *DGX, "--everyone", "--totals", "--json")
+    totals = [json.loads(who.run(*options).stdout)["totals"] for who in (launcher, user)]
+    assert totals[0] == totals[1]
+    jobs = {(one["user"], one["job"]) for one in totals[0]}
+    assert jobs == {("root", "one"), (alice.name, "two")}
     for directory, uid in ((made / "0", 0), (made / str(alice.uid), alice.uid)):
         (file,) = directory.iterdir()
         modes = [oct(path.stat().st_mode) for path in (directory, file)]
@@ -1062,7 +950,7 @@ def names(user: Elsewhere, *options: str) -> list[str]:
     return [one["name"] for one in json.loads(done.stdout)["launches"]]
 
 
-@pytest.mark.parametrize("plant", ["directory", "file", "link", "file of the month"])
+@pytest.mark.parametrize("plant", ["directory", "link", "file of the month"])
 def test_history_where_the_name_is_taken(
     root: Launcher, alice: User, bob: User, machine: Machine, plant: str
 ) -> None:
@@ -1074,20 +962,18 @@ def test_history_where_the_name_is_taken(
     private = own_home(user, alice.uid)
     assert launcher.run("setup", "--history").returncode == 0
     taken = machine.path(f"/var/lib/gpulaunch/history/{alice.uid}")
-    if plant == "file of the month":
-        for month in ("2026-11", "2026-12", time.strftime("%Y-%m", time.gmtime())):
-            (taken.parent / f"{alice.uid}-{month}.jsonl").touch()
-            os.chown(taken.parent / f"{alice.uid}-{month}.jsonl", bob.uid, bob.uid)
-    elif plant == "directory":
-        taken.mkdir(mode=0o777)
-        taken.chmod(0o777)
-    elif plant == "file":
-        taken.touch(0o666)
+    is_taken = plant != "file of the month"
+    made = taken
+    if plant == "directory":
+        made.mkdir()
+        made.chmod(0o777)
+    elif plant == "link":
+        made.symlink_to("/tmp")
     else:
-        taken.symlink_to("/tmp")
-    is_taken = os.path.lexists(taken)
-    if is_taken:
-        os.chown(taken, bob.uid, bob.uid, follow_symlinks=False)
+        month = time.strftime("%Y-%m", time.gmtime())
+        made = taken.parent / f"{alice.uid}-{month}.jsonl"
+        made.touch()
+    os.chown(made, bob.uid, bob.uid, follow_symlinks=False)
     done = user.run(*DGX, "--name", "one", "--", "true")
     detached = user.run(*DGX, "-d", "--name", "two", "--", "true")
     assert (done.returncode, detached.returncode, detached.stdout) == (0, 0, "two\n")
@@ -1095,9 +981,8 @@ def test_history_where_the_name_is_taken(
     said = f"{taken.name} is {bob.name}'s, so your history is in {private}"
     assert [text.count(said) for text in (done.stderr, detached.stderr)] == [is_taken, is_taken]
     findings = json.loads(user.run("doctor", *DGX, "--json").stdout)["findings"]
-    assert [one["text"].count(said) for one in findings if one["subject"] == "history"] == (
-        [1] if is_taken else []
-    )
+    texts = [one["text"] for one in findings if one["subject"] == "history"]
+    assert any(said in text for text in texts) == is_taken
     assert (names(user), private.exists()) == (["one", "two"], is_taken)
     assert names(launcher, "--everyone") == ([] if is_taken else ["one", "two"])
 
@@ -1122,32 +1007,13 @@ def test_history_filled_by_another_user(
         os.chown(file, bob.uid, bob.uid)
     (file := place / f"{bob.uid}-2090-01.jsonl").write_bytes(b"{\n" * 1_000_000)
     os.chown(file, bob.uid, bob.uid)
-    for number in range(140_000):  # files with alice's name are not hers
+    for number in range(30_000):  # files with alice's name are not hers
         (file := place / f"{alice.uid}-9999-{number}.jsonl").touch()
         os.chown(file, bob.uid, bob.uid)
     script = 'ulimit -t 4; ulimit -v 400000; exec "$0" "$@"'
     limited = Elsewhere(launcher, [*machine.enter, "sh", "-c", script, Launcher.script])
     assert names(limited, "--everyone") == ["one"]
     assert names(user) == ["one"]
-
-
-def test_totals_of_everyone(root: Launcher, alice: User, machine: Machine) -> None:
-    """Everyone's totals are the same whoever asks, without what ran before the common place."""
-    launcher, user = machine.launcher(root), machine.user(alice)
-    own_home(user, alice.uid)
-    assert user.run(*DGX, "--name", "before", "--", "true").returncode == 0
-    assert launcher.run("setup", "--history").returncode == 0
-    for who in (launcher, user):
-        done = who.run(*DGX, "--name", "after", "--", "true", umask=0o077)
-        assert done.returncode == 0
-    options = ("history", *DGX, "--everyone", "--totals", "--json")
-    totals = [json.loads(who.run(*options).stdout) for who in (launcher, user)]
-    assert totals[0]["totals"] == totals[1]["totals"]
-    assert {(one["user"], one["job"]) for one in totals[0]["totals"]} == {
-        ("root", "after"),
-        (alice.name, "after"),
-    }
-    assert names(user) == ["before", "after"]
 
 
 def test_removal(root: Launcher, machine: Machine, tmp_path: Path) -> None:
@@ -1197,41 +1063,27 @@ def test_removal(root: Launcher, machine: Machine, tmp_path: Path) -> None:
     assert left <= {"/etc/tmpfiles.d"}
 
 
-def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
-    """With GPULAUNCH_STATE_DIR set, setup is refused: what it makes would not be used."""
-    launcher = machine.launcher(root)
-    launcher.environment |= {"GPULAUNCH_STATE_DIR": "/run/lock"}
-    error = "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
-    assert outcome(launcher.run("setup")) == (2, "", f"gpulaunch: error: {error}\n")
-    assert_nothing_made(machine)
-
-
 def test_setup_while_leases_live_elsewhere(root: Launcher, alice: User, machine: Machine) -> None:
     """While there are leases or waiters in the earlier directory, setup is refused."""
     launcher, user = machine.launcher(root), machine.user(alice)
-    hint = "gpulaunch: hint: wait for them to end, or see 'gpulaunch status'\n"
-    with held(user, *VGG) as job:
-        error = "gpulaunch: error: 1 lease lives in /run/lock\n"
-        assert outcome(launcher.run("setup")) == (125, "", error + hint)
-        with queued(user, *ALL):
-            error = "gpulaunch: error: 2 leases live in /run/lock\n"
-            assert outcome(launcher.run("setup")) == (125, "", error + hint)
+    with held(user, *VGG), queued(user, *ALL):
+        said = complaint(
+            "2 leases live in /run/lock", "wait for them to end, or see 'gpulaunch status'"
+        )
+        assert outcome(launcher.run("setup")) == (125, "", said)
         assert_nothing_made(machine)
-        assert job.end() == 7
     assert launcher.run("setup").returncode == 0
-    assert machine.path("/run/gpulaunch").is_dir()
 
 
 def wait_until_blocked(process: subprocess.Popen[str]) -> None:
     """Return once the process waits for flock; no event tells, but /proc/locks does."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with open("/proc/locks") as locks:
-            if any("->" in line and line.split()[-4] == str(process.pid) for line in locks):
-                return
+
+    def is_blocked() -> bool:
         assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    pytest.fail("it does not wait for the lock")
+        lines = Path("/proc/locks").read_text().splitlines()
+        return any("->" in line and line.split()[-4] == str(process.pid) for line in lines)
+
+    until(is_blocked)
 
 
 def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine: Machine) -> None:
@@ -1244,11 +1096,10 @@ def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine
         with user.start(*VGG, *SHOW) as late:
             wait_until_blocked(late)
             os.close(old)  # the kernel serves them in order
-            printed, said = late.communicate(timeout=30)
-        assert setup.wait(30) == 0, setup.communicate()
+            printed, said = late.communicate()
+        assert setup.wait() == 0, setup.communicate()
     moved = "the state directory moved from /run/lock to /run/gpulaunch during this launch"
-    error = f"gpulaunch: error: {moved}\ngpulaunch: hint: run the command again\n"
-    assert (late.returncode, printed, said) == (125, "", error)
+    assert (late.returncode, printed, said) == (125, "", complaint(moved, "run the command again"))
     assert outcome(user.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
 
 
@@ -1269,17 +1120,11 @@ def container(launcher: Launcher, machine: Machine) -> Elsewhere:
 def test_setup_while_private_leases_live(container: Elsewhere, machine: Machine) -> None:
     """In a container, too, setup is refused while leases on real GPUs live in its directory."""
     with held(container, "-n", "all"):
-        assert container.run("setup").returncode == 125
+        done = container.run("setup")
+        assert done.returncode == 125
+        assert done.stderr.startswith("gpulaunch: error: 1 lease lives in /dev/shm\n")
         assert_nothing_made(machine)
         assert container.run(*SHOW).returncode == 75
-
-
-def test_setup_names_a_private_directory(container: Elsewhere) -> None:
-    """What setup names in a container is the directory where the leases are."""
-    with held(container, *VGG):
-        assert container.run("setup").stderr.startswith(
-            "gpulaunch: error: 1 lease lives in /dev/shm\n"
-        )
 
 
 def test_a_name_means_ones_own_launch_first(root: Launcher, bob: User) -> None:

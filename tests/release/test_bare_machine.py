@@ -72,17 +72,11 @@ def in_terminal(machine: BareMachine, user: str, script: str) -> str:
     return printed
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param("-n 0 -m unit -k help", id="help"),  # imports all tests, once
-        pytest.param("", id="all", marks=pytest.mark.long),
-    ],
-)
-def test_readme_passes_the_tests(bare_machine: BareMachine, options: str) -> None:
-    """The README's test command passes, here for the tests of help; all tests in the long form."""
+def test_readme_passes_the_tests(bare_machine: BareMachine) -> None:
+    """The README's test command passes, here for the tests of help."""
     user = bare_machine.add_user()
-    done = bare_machine.run(user, f"{CLONE}{readme_command('-m pytest')} -q {options}")
+    options = "-q -n 0 -m unit -k help"  # imports all tests, once
+    done = bare_machine.run(user, f"{CLONE}{readme_command('-m pytest')} {options}")
     print(done.stdout, done.stderr)  # shown if the test fails
     assert done.returncode == 0
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
@@ -102,8 +96,6 @@ def test_pip(bare_machine: BareMachine) -> None:
     [
         ("pipx", "repository"),
         ("uv", "wheel"),
-        pytest.param("pipx", "wheel", marks=pytest.mark.long),
-        pytest.param("uv", "repository", marks=pytest.mark.long),
     ],
 )
 def test_tools(bare_machine: BareMachine, wheel: Path, tool: str, source: str) -> None:

@@ -73,10 +73,6 @@ WRONG = {
         lambda clone: clone.git("tag", "v1.2.3"),
         "1.2.3 is released: write the next version into pyproject.toml",
     ),
-    "a branch": (
-        lambda clone: clone.git("checkout", "--quiet", "-b", "other"),
-        "releases are made on main, not on other",
-    ),
     "not clean": (_dirty, "the work tree is not clean: ?? new"),
     "nothing new": (
         lambda clone: clone.write(

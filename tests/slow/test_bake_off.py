@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 
-from bake_off import Gain, compared, gain_of, lines
+from bake_off import compared
 
 COMPARED = ("dgx1-v100", "summit", "pcie-8gpu-workstation")
 
@@ -24,20 +24,3 @@ def test_no_policy_serves_jobs_better_than_the_default(
     assert better == []
     assert found["baseline"][0].percent > 0
     assert found["baseline"][0].errors > 2
-
-
-def test_a_difference_counts_if_it_is_sure_and_large() -> None:
-    """It takes three standard errors and 0.1 %; gains are ratios, trace by trace."""
-    own = [1.0, 2.0] * 4
-    assert gain_of(own, [1.1, 2.4] * 4).percent == pytest.approx(100 * ((1.1 * 1.2) ** 0.5 - 1))
-    assert [Gain(1.0, 3.1).counts, Gain(1.0, 2.9).counts, Gain(-0.09, 9.0).counts] == [
-        True,
-        False,
-        False,
-    ]
-
-
-def test_the_tables() -> None:
-    """There is a row for each machine and mix in each of two tables."""
-    rows = [line for line in lines(["power8-minsky"], ["1, 2, 4"], 2, 20) if line.startswith("| p")]
-    assert [row.split(" | ")[:2] for row in rows] == [["| power8-minsky", "1, 2, 4"]] * 2

@@ -68,7 +68,7 @@ def crowd(launcher: Launcher, home: Path, count: int) -> None:
             assert launcher.run("wait", name).returncode == want[name][0], kind
             wait_for_end(pid)
             assert logs[name].read_text() == f"{pid}\n{want[name][1]}", kind
-            follower.communicate(timeout=30)
+            follower.communicate()
     known = {name: line.get("exit_status", 125) for name, line in history(home).items()}
     assert known == {name: status for name, (status, _) in want.items()}
     until(lambda: json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"] == [])

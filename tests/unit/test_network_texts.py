@@ -24,36 +24,19 @@ def nodes(*names: str) -> dict[str, float]:
     return dict.fromkeys(names, ASSUMED_NODE_GB_PER_S)
 
 
-# ------------------------------------------------------------------------------------------- hosts
-
-
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("n[1-4,7],m0[01-12]", "n1 n2 n3 n4 n7 " + " ".join(f"m0{i:02}" for i in range(1, 13))),
-        (
-            "rack[1-2]n[08-10]-ib",
-            "rack1n08-ib rack1n09-ib rack1n10-ib rack2n08-ib rack2n09-ib rack2n10-ib",
-        ),
-        ("a-b.example,n[3]", "a-b.example n3"),
-    ],
-)
-def test_host_lists_are_expanded(text: str, want: str) -> None:
+def test_host_lists_are_expanded() -> None:
     """Ranges are expanded in order, with leading zeros, also several in one name."""
-    assert expand_hostlist(text) == tuple(want.split())
+    want = "a-b.example rack1n08-ib rack1n09-ib rack1n12-ib rack2n08-ib rack2n09-ib rack2n12-ib n3"
+    assert expand_hostlist("a-b.example,rack[1-2]n[08-09,12]-ib,n[3]") == tuple(want.split())
 
 
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("", "'' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
         ("n[1-4", "'n[1-4' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
-        ("n1,", "'n1,' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
         ("n[4-1]", "'n[4-1]': '4-1' is no range such as 1-4"),
-        ("n[a]", "'n[a]': 'a' is no range such as 1-4"),
         ("n[1-2],n2", "'n2' stands twice in 'n[1-2],n2'"),
         ("n[1-99999]", "'n[1-99999]' gives more than 65536 names"),
-        ("n[1-60000][1-60000]", "'n[1-60000][1-60000]' gives more than 65536 names"),
         ("n" + 9 * "[1]", f"'n{9 * '[1]'}' has more than 8 brackets"),
     ],
 )
@@ -73,8 +56,6 @@ def test_host_lists_of_any_text(text: str) -> None:
     assert 1 <= len(set(names)) == len(names) <= MOST_HOSTS
     assert not set("".join(names)) & set("[],")
 
-
-# --------------------------------------------------------------------------------- topology.conf
 
 TREE_CONF = """\
 # a tree of three leaf switches
@@ -97,16 +78,14 @@ SwitchName=top Level=2 LinkSpeed=1 Nodes=n[0-11] Switches=s[2-3]
 
 @pytest.mark.parametrize("text", [TREE_CONF, SCONTROL])
 def test_tree_of_switches(text: str) -> None:
-    """topology.conf and what scontrol prints of it give the same tree."""
+    """topology.conf and what scontrol prints of it give the same tree.
+
+    A switch's links upward are assumed to have half of what is below it.
+    """
     tree = network_tree(read_topology_conf(text), nodes(*(f"n{i}" for i in range(12))))
     want = {f"n{i}": f"s{i // 4}" for i in range(12)}
     assert above(tree) == {**want, "s0": "s3", "s1": "s3", "s2": "top", "s3": "top"}
     assert [tree.names[leaf] for leaf in tree.leaves] == [f"n{i}" for i in range(12)]
-
-
-def test_bandwidths_of_switches_are_assumed() -> None:
-    """A switch's links upward have half of what is below it."""
-    tree = network_tree(read_topology_conf(TREE_CONF), nodes(*(f"n{i}" for i in range(12))))
     known = dict(zip(tree.names, tree.gb_per_s, strict=True))
     assert [known[name] for name in ("n0", "s0", "s3", "top")] == [12.5, 25.0, 25.0, 0.0]
 

@@ -18,7 +18,6 @@ from gpulaunch.show.topology.svg import topology_svg
 from gpulaunch.show.topology.text import topology_lines
 
 CLUSTER = load_described_machine("minsky-cluster")[0]
-MINSKY = load_described_machine("power8-minsky")[0]
 
 
 def several(nodes: int, **tables: Any) -> dict[str, Any]:
@@ -43,12 +42,6 @@ def built(nodes: int, **tables: Any) -> Topology:
 
 
 SPLIT = {"mig": [{"gpu": 1, "profile": "3g.20gb", "memory_mib": 20096, "instances": [0, 4]}]}
-BARE = {
-    "nvlink": {"version": 3},
-    "numa": [],
-    "gpus": {"count": 1, "model": "A100"},
-    "pcie": {"generation": 4, "width": 8},
-}
 
 # A description's GPUs and links
 
@@ -92,17 +85,6 @@ def test_links_within_a_machine() -> None:
         assert got == list(alone.links)
 
 
-def test_published_cluster() -> None:
-    """The simulated cluster of the paper is five times its machine."""
-    parts = machines(CLUSTER)
-    assert list(parts) == [0, 1, 2, 3, 4]
-    for node, part in parts.items():
-        gpus = [replace(gpu, index=gpu.index - 4 * node, uuid="", node=0) for gpu in part.gpus]
-        links = [replace(link, a=link.a - 4 * node, b=link.b - 4 * node) for link in part.links]
-        assert gpus == [replace(gpu, uuid="") for gpu in MINSKY.gpus]
-        assert links == list(MINSKY.links)
-
-
 def test_instances_on_each_machine() -> None:
     """MIG instances are numbered by their card's index, which counts on through the machines."""
     gpus = built(2, **SPLIT).gpus
@@ -123,11 +105,6 @@ def test_instances_on_each_machine() -> None:
 # Mistakes in a description
 
 WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
-    (
-        {"nodes": 1025, "bandwidth_gb_per_s": 1},
-        ("network", "nodes"),
-        "nodes: 1025 is not within 1 to 1024",
-    ),
     (
         {"nodes": 342, "bandwidth_gb_per_s": 1},
         ("network", "nodes"),
@@ -150,8 +127,13 @@ def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], wan
     assert (problem.value.path, problem.value.message) == (path, want)
 
 
-def test_instances_on_more_cards_than_can_be_numbered() -> None:
-    """Instances on machines of more than 100 cards together are refused, as they are on one."""
+def test_most_machines() -> None:
+    """Machines of one GPU are levels of their own; above 100 cards none has instances."""
+    bare = {"nvlink": {"version": 3}, "numa": [], "gpus": {"count": 1, "model": "A100"}}
+    bare["pcie"] = {"generation": 4, "width": 8}
+    assert [gpu.node for gpu in built(128, **bare).gpus] == list(range(128))
+    tree = outline(machine_tree(built(2, **bare)))
+    assert tree == ("network", None, ("machine", 0, 0), ("machine", 1, 1))
     with pytest.raises(FieldError) as problem:
         built(40, **SPLIT)
     assert problem.value.message == "a machine of more than 100 cards cannot have MIG instances"
@@ -187,16 +169,6 @@ def test_numa_nodes_of_different_machines() -> None:
         (0, frozenset(range(8)), 0),
         (0, frozenset(range(8)), 1),
     ]
-
-
-def test_machine_of_one_gpu_below_the_network() -> None:
-    """A machine of one GPU is a level of its own all the same."""
-    assert outline(machine_tree(built(2, **BARE))) == (
-        "network",
-        None,
-        ("machine", 0, 0),
-        ("machine", 1, 1),
-    )
 
 
 def test_network_is_farthest() -> None:
@@ -260,11 +232,11 @@ def any_cluster(rng: random.Random) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_any_cluster_there_and_back(seed: int) -> None:
+def test_any_cluster_there_and_back() -> None:
     """Any description of networked machines survives as a document."""
-    topology = described_topology(any_cluster(random.Random(seed)), "0badc0de")
-    assert described_topology(machine_document(topology), "0badc0de") == topology
+    for seed in range(40):
+        topology = described_topology(any_cluster(random.Random(seed)), "0badc0de")
+        assert described_topology(machine_document(topology), "0badc0de") == topology, seed
 
 
 # Text and pictures
@@ -322,13 +294,9 @@ def frame(element: ET.Element) -> tuple[float, float, float, float]:
     return left, top, left + width, top + height
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [CLUSTER, built(2, **SPLIT)],
-    ids=["cluster", "mig"],
-)
-def test_picture_of_several_machines(topology: Topology) -> None:
+def test_picture_of_several_machines() -> None:
     """Each machine has a frame with its name and all its GPUs inside, and frames keep apart."""
+    topology = built(2, **SPLIT)
     svg = ET.fromstring(topology_svg(topology))
     groups = of_class(svg, "node")
     frames = [frame(group.find(f"{SVG}rect")) for group in groups]

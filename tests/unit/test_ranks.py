@@ -10,7 +10,6 @@ from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.launch.assess import is_still_valid
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.engine_job import EngineJob
-from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.queue import ENDLESS, first_to_try
 from gpulaunch.leases.table import Snapshot
@@ -57,26 +56,15 @@ def test_first_rank_decides_for_all() -> None:
     assert got == [(7,), (2,), (4,)]
 
 
-def test_rank_that_runs_already() -> None:
-    """A second launch in the same rank finds its GPU taken."""
-    first = held((0,), job(0, group=uuids((0, 1, 2, 3))))
-    assert of(ask(job(0), first)) == "1 GPU requested: 0 of 1 admitted are free, 1 is leased"
-
-
 def test_others_keep_off_the_whole_group() -> None:
-    """For launches that are not of the step its ranks hold all GPUs of the group."""
+    """For launches that are not of the step, or of a rank that runs, all its GPUs are taken."""
     first = held((0,), job(0, group=uuids((0, 1, 2, 3))))
     others = decide(request(None), Situation(box(), [first]))
     assert isinstance(others, Wait)
     assert of(decide(request(4), Situation(box(), [first]))) == (4, 5, 6, 7)
     assert of(ask(job(0, id="4712.0"), first)) == (4,)
     assert of(ask(job(0, user_id=1001), first)) == (4,)
-
-
-def test_a_group_of_another_user() -> None:
-    """A record of another user that names the same step decides nothing for this one."""
-    forged = held((7,), job(0, group=uuids((7, 6, 5, 4))), user_id=1001)
-    assert of(ask(job(0), forged)) == (0,)
+    assert of(ask(job(0), first)) == "1 GPU requested: 0 of 1 admitted are free, 1 is leased"
 
 
 def test_nested_launch_in_a_rank() -> None:
@@ -103,12 +91,6 @@ def test_nested_launch_in_a_rank() -> None:
             4,
             "the 4 ranks of slurm 4711.0 on this node ask for 3 GPUs each, 12 in all: there are 8",
             id="3 for each of 4",
-        ),
-        pytest.param(
-            9,
-            9,
-            "the 9 ranks of slurm 4711.0 on this node ask for 1 GPU each, 9 in all: there are 8",
-            id="more ranks than GPUs",
         ),
     ],
 )
@@ -149,24 +131,19 @@ def test_gpu_in_use_outside() -> None:
 
 
 def test_shared_by_the_engine() -> None:
-    """Leases of GPUs that the engine shares overlap each other, and with use by others."""
+    """Leases of GPUs that the engine shares, or bound ranks of one step to, overlap."""
     shard = job(ranks=1, shared=True)
     first = held((0,), replace(shard, id="1.0"))
     situation = Situation(box(1), [first], [OutsideUse("GPU-0", "pid 7")])
     assert of(decide(request(1, engine_job=shard), situation)) == (0,)
     assert isinstance(decide(request(1), situation), Wait)
+    bound = held((0,), job(0, bound=True))
+    for engine_job, kind in ((job(1, bound=True), Grant), (job(0, bound=True, id="1.0"), Wait)):
+        asked = request(1, engine_job=engine_job)
+        assert isinstance(decide(asked, Situation(box(1), [bound])), kind)
     alone = held((0,), job(ranks=1, id="1.0"))
     situation = Situation(box(1), [alone])
     assert isinstance(decide(request(1, engine_job=shard), situation), Wait)
-
-
-def test_bound_by_the_engine() -> None:
-    """Ranks that the engine itself bound to one GPU overlap; two launches of one job do not."""
-    first = held((0,), job(0, bound=True))
-    situation = Situation(box(1), [first])
-    assert of(decide(request(1, engine_job=job(1, bound=True)), situation)) == (0,)
-    other = job(0, bound=True, id="1.0")
-    assert isinstance(decide(request(1, engine_job=other), situation), Wait)
 
 
 def test_ticket_of_a_rank() -> None:
@@ -201,21 +178,11 @@ def test_record_of_others() -> None:
     plain = held((0,))
     document = json.loads(json.dumps(plain.to_document()))
     assert "engine_job" not in document
-    for unknown in (5, {}, {"engine": 1}, {"engine": "slurm", "id": "1", "ranks": "many"}):
+    for unknown in (5, {"engine": 1}, {"engine": "slurm", "id": "1", "ranks": "many"}):
         assert parse_lease(document | {"engine_job": unknown}, plain.user_id) == plain
     newer = {"engine": "slurm", "id": "1", "colour": "red"}
     got = parse_lease(document | {"engine_job": newer}, plain.user_id).engine_job
     assert got == EngineJob("slurm", "1", plain.user_id)
-
-
-def test_in_sight() -> None:
-    """A rank sees its own GPUs first and then the others, its own alone, or all in rank order."""
-    group = box(4).gpus
-    own = group[2:3]
-    assert [
-        [gpu.index for gpu in in_sight(own, group, visible)] for visible in ("all", "own", "ranks")
-    ] == [[2, 0, 1, 3], [2], [0, 1, 2, 3]]
-    assert in_sight(own, (), "all") == own
 
 
 def rank_launch(own: EngineJob) -> Launch:

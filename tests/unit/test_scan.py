@@ -16,35 +16,25 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files.extras import install_hint
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import PATTERNS, union
-from gpulaunch.scan import c_reader, interfaces
+from gpulaunch.scan import c_reader
 from gpulaunch.scan.peers import pattern_of_peer
-from gpulaunch.scan.sources import MAX_FILE_BYTES, Scan, read_sources, scan_sources
+from gpulaunch.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
 SET = Path(__file__).parents[1] / "scan_set"
-DATA = Path(interfaces.__file__).with_name("interfaces.toml")
 LABELS = tomllib.loads((SET / "expected.toml").read_text())
-
-
-def scanned(name: str, text: str) -> Scan:
-    return scan_sources({name: text})
 
 
 @pytest.mark.parametrize("name", LABELS)
 def test_labelled_program(name: str) -> None:
     """Calls, pattern and sensitivity of each program are what its label says; no other is found."""
-    found = scanned(name, (SET / name).read_text())
+    found = scan_sources({name: (SET / name).read_text()})
     got = {
         "calls": [[call.line, call.api, call.pattern] for call in found.calls],
         "pattern": found.pattern,
         "sensitive": {None: "unknown"}.get(found.sensitive, found.sensitive),
     }
     assert got == LABELS[name]
-
-
-def test_set_is_labelled() -> None:
-    """Each program of the set has a label, and each label a program."""
-    assert {path.name for path in SET.iterdir()} - {"expected.toml"} == set(LABELS)
 
 
 def test_union_is_smallest() -> None:
@@ -72,16 +62,11 @@ def test_union_is_smallest() -> None:
     ("expression", "pattern"),
     [
         ("(rank + 1) % size", "ring"),
-        ("(rank + size - 1) % size", "ring"),
         ("rank - 1", "chain"),
-        ("(dist.get_rank() + 1)", "chain"),
         ("rank ^ 1", "chain"),
         ("size - 1", "star"),
-        ("0", "star"),
         ("(rank + 2) % size", ""),
         ("rank ^ mask", ""),
-        ("peers[k]", ""),
-        ("next_rank", ""),
         ("f(rank + 1)", ""),
         ("MPI_PROC_NULL", "none"),
         ("(" * 1000 + "0", ""),
@@ -96,15 +81,12 @@ def test_peer(expression: str, pattern: str) -> None:
     ("name", "text", "confidence"),
     [
         ("a.py", "import math\nprint(math.pi)\n", "certain"),
-        ("a.py", "import subprocess\nsubprocess.run(['train'])\n", "likely"),
         ("a.py", "import mystery\nmystery.train()\n", "likely"),
         ("a.py", "print 'old'\n", "guess"),
         ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "likely"),
         ("a.py", "conn.send(x)\nself.comm.Recv(x)\n", "likely"),
         ("a.cu", "#define SUM ncclAllReduce\nint main() { }", "likely"),
         ("a.cu", "void f() { my_all_reduce<<<1, 1>>>(x); }", "likely"),
-        ("a.cu", '#include "model.h"\nint main() { train(); }', "likely"),
-        ("a.cu", "#include <stdio.h>\nint main() { }", "certain"),
         ("a.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }", "certain"),
         ("a.cu", "void f() { ncclSend(a, n, t, rank + 1, c, s); }", "likely"),
         ("a.cu", "void f() { ncclSend(a, n, t, somebody, c, s); }", "guess"),
@@ -117,19 +99,17 @@ def test_peer(expression: str, pattern: str) -> None:
 )
 def test_confidence(name: str, text: str, confidence: str) -> None:
     """How sure the result is follows the rules in docs/guides/scan.md."""
-    assert scanned(name, text).confidence == confidence
+    assert scan_sources({name: text}).confidence == confidence
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("def f(:\n", "a.py:1: no Python 3: invalid syntax"),
-        ("\nprint 'x'\n", "a.py:2: no Python 3: "),
         ("x = '\0'\n", "a.py"),
         ("(" * 5000, "a.py"),
-        ("x = " + "-" * 200_000 + "1", "a.py"),
     ],
-    ids=["syntax", "Python 2", "null byte", "brackets", "signs"],
+    ids=["syntax", "null byte", "brackets"],
 )
 def test_what_is_no_python(text: str, complaint: str) -> None:
     """A file that is no Python 3 is reported, and the rest of the program is still scanned."""
@@ -138,19 +118,9 @@ def test_what_is_no_python(text: str, complaint: str) -> None:
     assert [warning.startswith(complaint) for warning in found.warnings] == [True]
 
 
-def test_standard_library_is_known() -> None:
-    """Python's own modules leave the result as sure as it was."""
-    text = (
-        "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
-    )
-    found = scanned("a.py", text)
-    assert (found.confidence, found.reasons) == ("certain", ("no call moves data between GPUs",))
-
-
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        (["import one\n"], "what one does is not known"),
         (
             ["import a, b\n", "import a, c, d\n", "import e, g\n"],
             "what a, b, c, d, e and 1 more do is not known",
@@ -170,7 +140,7 @@ def test_what_is_not_known(files: list[str], reason: str) -> None:
 
 def test_what_is_handed_on() -> None:
     """Of a function that is handed on it is not known how often it is called."""
-    found = scanned("a.py", "import torch.distributed as d\nhook(d.broadcast)\n")
+    found = scan_sources({"a.py": "import torch.distributed as d\nhook(d.broadcast)\n"})
     assert ([call.repeats for call in found.calls], found.sensitive) == ([None], None)
 
 
@@ -184,7 +154,7 @@ def test_what_is_handed_on() -> None:
 )
 def test_sensitivity_beside_unknown_modules(text: str, sensitive: bool | None) -> None:
     """Beside a module that is not known, "no" is left unsaid, and "yes" stays."""
-    found = scanned("a.py", text)
+    found = scan_sources({"a.py": text})
     assert found.sensitive is sensitive
     unsaid = "beside what is not known, whether links matter is left open"
     assert (unsaid in found.reasons[0]) is (sensitive is None)
@@ -195,17 +165,14 @@ def test_sensitivity_beside_unknown_modules(text: str, sensitive: bool | None) -
     [
         ("ncclAllReduce(&grid[0], o, n, ncclFloat, ncclSum, c, s)", True),
         ("MPI_Bcast(&grid, n, MPI_FLOAT, 0, c)", None),
-        ("MPI_Bcast(&id, n, MPI_BYTE, 0, c)", False),
         ("MPI_Bcast(&comm->nccl_id, n, MPI_BYTE, 0, c)", False),
         ("MPI_Bcast(&state.uniqueId, n, MPI_BYTE, 0, c)", False),
-        ("MPI_Send(ncclId.internal, n, MPI_BYTE, 1, 0, c)", False),
         ("MPI_Bcast(p, sizeof(ncclUniqueId), MPI_BYTE, 0, c)", False),
-        ("MPI_Allgather(hostHashes, n, MPI_LONG, h, n, MPI_LONG, c)", False),
     ],
 )
 def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
     """Only an id of NCCL that is handed out is start-up, not any name that ends in "id"."""
-    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    found = scan_sources({"a.cu": f"int main() {{ for (;;) {call}; }}"})
     assert found.sensitive is sensitive
 
 
@@ -221,7 +188,7 @@ def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
 )
 def test_bound_of_small_calls(call: str, sensitive: bool | None) -> None:
     """Products of numbers are small below 10^5 bytes, 8 an element; copies count bytes."""
-    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    found = scan_sources({"a.cu": f"int main() {{ for (;;) {call}; }}"})
     assert found.sensitive is sensitive
 
 
@@ -231,24 +198,8 @@ def test_rare_wrapper_makes_no_pattern() -> None:
         "from torch.nn.parallel import DataParallel, DistributedDataParallel\n"
         "model = DistributedDataParallel(net) if distributed else DataParallel(net)\n"
     )
-    found = scanned("a.py", text)
+    found = scan_sources({"a.py": text})
     assert (len(found.calls), found.pattern, found.confidence) == (2, "ring", "likely")
-
-
-def test_names_are_valid() -> None:
-    """Each key of the data file has a known pattern, and each name stands once in a package."""
-    known = [*interfaces._c_functions().values()]
-    known += [one for _, _, names in interfaces.python_packages() for one in names.values()]
-    assert {one.pattern for one in known} <= {"", *PATTERNS}
-    data = tomllib.loads(DATA.read_text())
-    for part in (*data["python"], data["c"]):
-        listed = [
-            name
-            for key, text in part.items()
-            if " " in key or key in PATTERNS
-            for name in text.split()
-        ]
-        assert sorted(listed) == sorted(set(listed)), part.get("shown")
 
 
 @pytest.fixture
@@ -265,23 +216,17 @@ PLAIN = {"ext/plain.cu": "void f() { add<<<1, 1>>>(a); }"}
 
 @pytest.mark.usefixtures("no_tree_sitter")
 def test_without_tree_sitter() -> None:
-    """Without the extra `scan` C alone is refused with what to install, and Python is read."""
+    """Without the extra `scan` C alone is refused with what to install.
+
+    Beside Python, which is read, a file of C that had to be parsed is a warning.
+    """
     with pytest.raises(UsageError, match=re.escape(install_hint("scan"))):
         scan_sources(PLAIN | KERNEL)
     found = scan_sources(PLAIN)
     assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
-    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
-
-
-@pytest.mark.usefixtures("no_tree_sitter")
-@pytest.mark.parametrize(
-    ("text", "calls", "confidence"),
-    [("import torch.distributed as d\nd.all_reduce(x)\n", 1, "likely"), ("x = 1\n", 0, "guess")],
-)
-def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: str) -> None:
-    """Beside Python a file of C that had to be parsed is a warning, which lowers confidence."""
+    text = "import torch.distributed as d\nd.all_reduce(x)\n"
     found = scan_sources({"train.py": text} | PLAIN | KERNEL)
-    assert (len(found.calls), found.confidence, found.files) == (calls, confidence, 2)
+    assert (len(found.calls), found.confidence, found.files) == (1, "likely", 2)
     assert found.warnings == (
         f"ext/k.cu: C, C++ and CUDA need tree-sitter: {install_hint('scan')}",
     )
@@ -299,14 +244,14 @@ PIECES = st.sampled_from([*WORDS, *LINES])
 
 @given(
     st.one_of(
-        st.lists(PIECES, max_size=60).map("".join), st.text(max_size=200), st.binary(max_size=200)
+        st.lists(PIECES, max_size=30).map("".join), st.text(max_size=200), st.binary(max_size=200)
     )
 )
 def test_any_text(text: str | bytes) -> None:
     """Whatever a file holds, the scan comes to an end with a result that its words allow."""
     plain = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
     for name in ("a.py", "a.cu"):
-        found = scanned(name, plain)
+        found = scan_sources({name: plain})
         assert found.pattern in PATTERNS
         assert all(
             1 <= call.line <= plain.count("\n") + plain.count("\r") + 1 for call in found.calls
@@ -358,7 +303,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("missing.py", "missing.py: no such file or directory"),
         ("notes.txt", "notes.txt: no source file: known are .py .cu"),
         ("empty", "empty: no source file below it: known are .py .cu"),
     ],

@@ -2,8 +2,6 @@
 
 import re
 import runpy
-from collections.abc import Iterable
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -52,44 +50,6 @@ def test_licences_are_up_to_date() -> None:
     """The page of licences is as `make docs` writes it for the lock."""
     text = LICENCES["PAGE"].read_text()
     assert LICENCES["page"](text, LOCK) == text
-
-
-def metadata(fields: Iterable[tuple[str, str]]) -> Message:
-    found = Message()
-    for name, value in fields:
-        found[name] = value
-    return found
-
-
-GPL = "License :: OSI Approved :: GNU General Public License v3 (GPLv3)"
-
-
-@pytest.mark.parametrize(
-    ("fields", "licence"),
-    [
-        ([("License-Expression", "MIT AND (0BSD OR Zlib)")], "MIT AND (0BSD OR Zlib)"),
-        ([("License", "UNKNOWN"), ("Classifier", "License :: OSI Approved :: MIT License")], "MIT"),
-        ([("Classifier", "Topic :: System :: MIT"), ("License", "Apache 2.0")], "Apache-2.0"),
-    ],
-)
-def test_licence_from_metadata(fields: list[tuple[str, str]], licence: str) -> None:
-    """The licence is the SPDX expression, else the old field, else the classifier."""
-    assert LICENCES["licence_of"]("some", metadata(fields)) == licence
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        [("License-Expression", "MIT AND GPL-3.0-only")],
-        [("License-Expression", "Apache-2.0 WITH LLVM-exception")],
-        [("Classifier", GPL)],
-        [],
-    ],
-)
-def test_licence_that_is_not_allowed(fields: list[tuple[str, str]]) -> None:
-    """A licence that is not allowed, or none, is an error that names the package."""
-    with pytest.raises(ValueError, match=r"some: none of .* is among ALLOWED"):
-        LICENCES["licence_of"]("some", metadata(fields))
 
 
 def test_a_new_package_has_to_be_installed_to_be_listed() -> None:
