@@ -117,7 +117,13 @@ def _become(words: list[str | bytes], environment: dict[str, str], keep: Iterabl
             ctypes.CDLL(f"{place}/libnvidia-ml.so.1")  # found by its name from now on
     from gpulaunch.__main__ import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        for stream in (sys.stdout, sys.stderr):
+            if stream:
+                stream.flush()
+        os._exit(end.code or 0)
 
 
 def _open_standard(descriptor: int, mode: str) -> TextIO | None:
