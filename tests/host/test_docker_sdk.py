@@ -152,13 +152,14 @@ def test_requests_and_labels_for_ones_own_call(host: Host, client: docker.Docker
         }
 
 
-def test_each_way(real_host: Host) -> None:
+@pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
+def test_each_way(real_host: Host, way: str) -> None:
     """By whichever way GPUs get into containers, the SDK's get them by it."""
     program = f"""
 import docker, gpulaunch
 print(gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus=2).decode())
 """
-    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
+    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=real_host.environment,
