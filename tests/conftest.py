@@ -246,6 +246,10 @@ class Launcher:
 
                 _become(words, options["env"], keep)
                 main()
+            except SystemExit as end:
+                for stream in filter(None, (sys.stdout, sys.stderr)):
+                    stream.flush()
+                os._exit(end.code or 0)
             finally:
                 os._exit(70)
 
@@ -446,6 +450,8 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def docker(engine: Engine) -> Iterator[Engine]:
     """Return the engine as if new: what the last test made, set or stopped is undone."""
+    if not engine.answers():  # the last test did more than could be undone
+        engine.renew()
     settings, path, environment = dict(engine.settings), list(engine.path), dict(engine.environment)
     specification = engine.cdi.read_text()
     yield engine
@@ -453,10 +459,11 @@ def docker(engine: Engine) -> Iterator[Engine]:
     if not engine.running:
         engine.restart(live_restore=True)  # without, it would wait for containers to stop
     engine.remove_all()
-    if (engine.settings, engine.path) != (settings, path):
-        engine.stop()
-        engine.settings, engine.path = settings, path
-        engine.start()
+    if engine.path != path:
+        engine.path, engine.settings = path, settings
+        engine.restart()
+    elif engine.settings != settings:
+        engine.reload(**settings)
     engine.remove_images()
     engine.forget_hook_calls()
     if engine.cdi.read_text() != specification:

@@ -35,6 +35,7 @@ from test_docker_faults import (
     RUN,
     Apart,
     Containers,
+    kill_watcher,
     marked,
     watcher_of,
 )
@@ -104,7 +105,7 @@ def forge(
 
 
 def engine_id(launcher: Containers) -> str:
-    return launcher.engine.docker("info", "--format", "{{.ID}}").stdout.strip()
+    return launcher.engine.ask("GET", "/info")[1]["ID"]
 
 
 def make(launcher: Containers, *options: str) -> None:
@@ -116,32 +117,14 @@ def make(launcher: Containers, *options: str) -> None:
 # ------------------------------------------------------------------------------------------- labels
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        "a/../../outside",
-        "A B",
-        "/etc/passwd",
-        ".",
-        "\x1b[2J",
-        "x" * 300,
-        "é",
-        "\ud800".encode(errors="replace"),
-    ],
-)
-def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
+@pytest.mark.parametrize("label", ["a/../../outside", "\x1b[2J", "x" * 300])
+def test_label_names_no_file(launcher: Containers, label: str) -> None:
     """Whatever a container's label says, docker start makes an ordinary lease and no other file."""
-    label = label if isinstance(label, str) else label.decode()
     (launcher.state / "gpulaunch.lease.a").mkdir()
     launcher.environment["GPULAUNCH_HISTORY"] = "false"
     before = set(launcher.state.parent.iterdir())
-    make(
-        launcher,
-        "--label",
-        f"{LEASE_LABEL}={label}",
-        "--label",
-        f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}",
-    )
+    gpus = f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}"
+    make(launcher, "--label", f"{LEASE_LABEL}={label}", "--label", gpus)
     done = launcher.run(*START)
     assert (done.returncode, done.stderr, launcher.container()) == (0, "", "running")
     lease = launcher.lease()
@@ -173,7 +156,7 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
             time.sleep(delay_s)
             done = launcher.run(*DGX, "docker", "start", name)
             assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
-            for _ in range(4):  # up to where a watcher that had not noticed would let go
+            for _ in range(3):  # up to where a watcher that had not noticed would let go
                 lease = launcher.lease()
                 assert (lease["uuids"], lease["container_state"]) == (first["uuids"], "running")
                 assert launcher.can_take_all() == (75, BUSY)
@@ -184,7 +167,7 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
         except (AssertionError, ValueError) as problem:
             wrong[delay_s] = str(problem)
 
-    delays_s = (0, 0.3, 1, 1.8, 1.85, 1.9, 1.95, 2.0)
+    delays_s = (0, 1.8, 1.9, 2.0)
     with ThreadPoolExecutor(len(delays_s)) as pool:
         list(pool.map(play, delays_s))
     docker.remove_all()
@@ -193,33 +176,16 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
 
 def test_two_starts_at_once(launcher: Containers) -> None:
     """Of two who start a container again at once, at least one does, and it has one lease."""
-    for _ in range(2):
-        launcher.detach()
-        launcher.engine.docker("stop", "job")
-        starts = [launcher.start(*START) for _ in range(2)]
-        ends = [(start.communicate(timeout=30)[1], start.returncode) for start in starts]
-        assert {status for _, status in ends} <= {0, 75}, ends
-        assert 0 in {status for _, status in ends}, ends
-        assert not any("Traceback" in text for text, _ in ends)
-        assert (launcher.container(), len(launcher.lease()["gpus"])) == ("running", 2)
-        assert launcher.can_take_all() == (75, BUSY)
-        launcher.engine.docker("rm", "--force", "job")
-        launcher.await_free()
-
-
-def test_start_while_somebody_else_has_its_gpus(launcher: Containers) -> None:
-    """A container whose GPUs have another lease by now is not started."""
     launcher.detach()
-    launcher.engine.docker("kill", "job")
+    launcher.engine.docker("stop", "job")
+    starts = [launcher.start(*START) for _ in range(2)]
+    ends = [(start.communicate()[1], start.returncode) for start in starts]
+    assert {0} <= {status for _, status in ends} <= {0, 75}, ends
+    assert not any("Traceback" in text for text, _ in ends)
+    assert (launcher.container(), len(launcher.lease()["gpus"])) == ("running", 2)
+    assert launcher.can_take_all() == (75, BUSY)
+    launcher.engine.docker("rm", "--force", "job")
     launcher.await_free()
-    with held(launcher, *DGX, "-n", "all"):
-        done = launcher.run(*START)
-        assert (done.returncode, done.stdout) == (75, "")
-        assert "leased" in complaint(done)
-        assert launcher.container() == "exited"
-    assert launcher.records() == []
-    assert launcher.run(*START).returncode == 0
-    assert (launcher.container(), launcher.can_take_all()) == ("running", (75, BUSY))
 
 
 @pytest.mark.parametrize("whose", ["of nobody", "the real one"])
@@ -250,7 +216,7 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
         os.kill(watcher, signal.SIGKILL)
         wait_for_end(watcher)
         launcher.engine.docker("kill", "job")
-        waiter = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
+        waiter = launcher.start(*DGX, "-n", "all", "--wait", "--", "true")
         assert "waiting as number 1" in waiter.stderr.readline()
         waiter.send_signal(signal.SIGSTOP)  # so that it bars nobody
         until(lambda: status_of(waiter.pid) == "T")
@@ -264,7 +230,7 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
     assert (waiter.poll(), launcher.container()) == (None, "running")
     assert launcher.can_take_all()[0] == 75
     launcher.engine.docker("rm", "--force", "job")
-    waiter.communicate(timeout=30)
+    waiter.communicate()
     assert waiter.returncode == 0
     assert launcher.can_take_all() == FREE
 
@@ -311,50 +277,30 @@ def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
 # ------------------------------------------------------------------------------------ docker commit
 
 
-@pytest.mark.parametrize("how", [("run", "-d"), ("create",)], ids=["run", "create"])
-def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
+def test_committed_image(launcher: Containers) -> None:
     """Containers of an image committed from a launched one hold no lease, and outlive its end."""
     lease = launcher.detach()
-    launcher.engine.docker("commit", "job", "committed:1")
-    copy = launcher.engine.docker(*how, "--name", "copy", "--init", "committed:1", "sleep", "1000")
-    assert copy.returncode == 0, copy.stderr
-    before = state_of(launcher, "copy")
-
+    engine = launcher.engine
+    engine.docker("commit", "job", "committed:1")
+    engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+    engine.docker("create", "--name", "made", "committed:1", "sleep", "1000")
+    assert engine.docker("rmi", "--force", "committed:1").returncode == 0
     assert (launcher.lease()["id"], launcher.lease()["container_name"]) == (lease["id"], "job")
     assert "copy" not in launcher.run("status", *DGX).stdout
     assert launcher.run("free", lease["id"]).returncode == 0
-    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
-        [],
-        "exited",
-        before,
-    )
+    states = [engine.state(name) for name in ("job", "copy", "made")]
+    assert (launcher.records(), states) == ([], ["exited", "running", "created"])
     assert launcher.can_take_all() == FREE
-    assert (
-        launcher.run(*DGX, "docker", "start", "copy").returncode == 0
-    )  # as docker alone would: it has no GPUs
-    assert (launcher.records(), state_of(launcher, "copy")) == ([], "running")
+    done = launcher.run(*DGX, "docker", "start", "made")  # as docker alone would: it has no GPUs
+    assert (done.returncode, launcher.records(), engine.state("made")) == (0, [], "running")
 
 
 def test_committed_image_launched(launcher: Containers) -> None:
     """A container of a committed image that gpulaunch runs has a lease of its own while it runs."""
     first = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
-    run = (
-        *DGX,
-        "-q",
-        "docker",
-        "run",
-        "-d",
-        "--gpus",
-        "2",
-        "--name",
-        "copy",
-        "--init",
-        "committed:1",
-        "sleep",
-        "1000",
-    )
-    assert launcher.run(*run).returncode == 0
+    run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "copy", "--init")
+    assert launcher.run(*run, "committed:1", "sleep", "1000").returncode == 0
     names = {lease["container_name"]: lease for lease in launcher.leases()}
     assert set(names) == {"job", "copy"}
     assert not set(names["job"]["uuids"]) & set(names["copy"]["uuids"])
@@ -367,63 +313,29 @@ def test_committed_image_launched(launcher: Containers) -> None:
     assert launcher.lease()["uuids"] == names["copy"]["uuids"]
 
 
-def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
+@pytest.mark.parametrize("watched", [True, False])
+def test_lease_ends_before_a_committed_copy(launcher: Containers, watched: bool) -> None:
     """A container of a committed image does not keep the first one's lease, watched or not."""
-    for watched in (True, False):
-        launcher.detach()
-        launcher.engine.docker("commit", "job", "committed:1")
-        launcher.engine.docker(
-            "run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000"
-        )
-        if not watched:
-            os.kill(watcher_of(launcher), signal.SIGKILL)
-        launcher.engine.docker("rm", "--force", "job")
-        if watched:
-            launcher.await_free()
-        assert (launcher.can_take_all(), state_of(launcher, "copy")) == (FREE, "running")
-        launcher.engine.docker("rm", "--force", "copy")
-
-
-def test_committed_image_that_is_gone(launcher: Containers) -> None:
-    """A copy does not keep the lease when its image, with its labels, has been removed."""
-    lease = launcher.detach()
-    launcher.engine.docker("commit", "job", "committed:1")
-    launcher.engine.docker("create", "--name", "copy", "committed:1", "sleep", "1000")
-    assert launcher.engine.docker("rmi", "--force", "committed:1").returncode == 0
-    assert launcher.run("free", lease["id"]).returncode == 0
-    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
-        [],
-        "exited",
-        "created",
-    )
-    assert launcher.can_take_all() == FREE
-
-
-def state_of(launcher: Containers, name: str) -> str:
-    return launcher.engine.docker("inspect", "--format", "{{.State.Status}}", name).stdout.strip()
+    launcher.detach()
+    engine = launcher.engine
+    engine.docker("commit", "job", "committed:1")
+    engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+    if not watched:
+        kill_watcher(launcher)
+    engine.docker("rm", "--force", "job")
+    if watched:
+        launcher.await_free()
+    assert (launcher.can_take_all(), engine.state("copy")) == (FREE, "running")
 
 
 # ------------------------------------------------------------------------------- secrets, and files
 
-SPELLINGS = (
-    "-e",
-    "A1=V",
-    "-eA2=V",
-    "-e=A3=V",
-    "--env",
-    "A4=V",
-    "--env=A5=V",
-    "-ie",
-    "A6=V",
-    "-ieA7=V",
-    "-e",
-    "V=V",
-)
+SPELLINGS = "-e A1=V -eA2=V -e=A3=V --env A4=V --env=A5=V -ie A6=V -ieA7=V -e V=V"
 
 
 def test_variables_stay_secret(launcher: Containers) -> None:
     """The values of variables, however spelled, are in the container, not in record or status."""
-    words = [word.replace("V", SECRET) for word in SPELLINGS]
+    words = [word.replace("V", SECRET) for word in SPELLINGS.split()]
     launcher.detach(*words)
     (name,) = launcher.records()
     seen = [(launcher.state / name).read_text()]
@@ -450,8 +362,8 @@ def test_variables_stay_secret(launcher: Containers) -> None:
         "-ieA7=...",
         f"{SECRET}=...",
     ]
-    inside = launcher.engine.docker("inspect", "--format", "{{json .Config.Env}}", "job").stdout
-    assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(json.loads(inside))
+    inside = launcher.engine.inspect("job")["Config"]["Env"]
+    assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(inside)
 
 
 def test_relative_socket(launcher: Containers) -> None:
@@ -472,25 +384,11 @@ def test_relative_socket(launcher: Containers) -> None:
     [
         *(
             ("run", image)
-            for image in (
-                "",
-                "../containers/x",
-                "/",
-                "?",
-                "a b",
-                "%2e%2e/x",
-                "x?y=z",
-                b"\xff",
-                "a\nb",
-            )
+            for image in ("", "../containers/x", "%2e%2e/x", "x?y=z", b"\xff", "a\nb")
         ),
-        *(
-            (start, name)
-            for start in ("start", "restart")
-            for name in ("", "../x", ".", "..", "x?y", b"\xff", "a\nb")
-        ),
+        *(("start", name) for name in ("", "../x", "..", "x?y", b"\xff", "a\nb")),
+        ("restart", "../x"),
         ("run", "--name", "../x", IMAGE, "true"),
-        ("start", "a", "", "b"),
     ],
     ids=repr,
 )
@@ -510,20 +408,16 @@ def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...
     assert launcher.records() == []
 
 
-@pytest.mark.parametrize(
-    "words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)]
-)
-def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -> None:
+def test_socket_with_a_long_path(launcher: Containers) -> None:
     """A path too long for a socket is one line, not a traceback, and only docker fails."""
     launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
     forge(launcher, "of-nobody")
-    done = launcher.run(*DGX, *words)
-    assert "Traceback" not in done.stderr
-    if words[0] == "docker":
-        assert (
-            done.returncode,
-            complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long"),
-        ) == (125, True)
+    for words in (("run", IMAGE), ("start", "x")):
+        done = launcher.run(*DGX, "docker", *words)
+        assert done.returncode == 125
+        assert complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long")
+    for words in (("doctor",), ("status",)):
+        assert "Traceback" not in launcher.run(*words, *DGX).stderr
     assert launcher.run(*DGX, "--", "true").returncode == 0
 
 
@@ -543,22 +437,11 @@ def test_container_of_a_nested_launch(launcher: Containers) -> None:
     launcher.await_free()
 
 
-@pytest.mark.parametrize("options", [(), ("--json",), ("--explain",)], ids=repr)
-def test_dry_run_that_nobody_reads(launcher: Containers, options: tuple[str, ...]) -> None:
-    """A dry run into a pipe whose reader has gone ends quietly."""
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    words = (*DGX, "-q", "--dry-run", *options, "docker", "run", IMAGE)
-    done = launcher.run(*words, capture_output=False, stdout=write_end, stderr=subprocess.PIPE)
-    os.close(write_end)
-    assert done.stderr == b""
-
-
 def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
     """What happens all the time in a container, such as healthchecks, does not wake its watcher."""
     launcher.detach("--health-cmd", "true", "--health-interval", "20ms")
     watcher = watcher_of(launcher)
-    until(lambda: launcher.container("Health.Status") == "healthy")
+    until(lambda: launcher.engine.inspect("job")["State"]["Health"]["Status"] == "healthy")
     before, began = wakes(watcher), checks(launcher)
     until(lambda: checks(launcher) != began)
     time.sleep(1)
@@ -575,8 +458,8 @@ def wakes(pid: int) -> int:
     )
 
 
-def checks(launcher: Containers) -> str:
-    return launcher.engine.docker("inspect", "--format", "{{json .State.Health.Log}}", "job").stdout
+def checks(launcher: Containers) -> list[dict]:
+    return launcher.engine.inspect("job")["State"]["Health"]["Log"]
 
 
 def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
@@ -593,15 +476,16 @@ def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
     assert launcher.can_take_all() == FREE
 
 
-@pytest.mark.parametrize("container", ["\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"])
-def test_record_names_a_container(launcher: Containers, container: str) -> None:
+def test_record_names_a_container(launcher: Containers) -> None:
     """A forged record that names a real container stops no launch, and ends no other's process."""
     make(launcher)
-    forge(launcher, engine_id(launcher), user_id=12345, container=container)
-    for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
-        done = launcher.run(*words)
-        assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False), words
-    assert launcher.container() == "created"
+    engine = engine_id(launcher)
+    for container in ("\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"):
+        forge(launcher, engine, user_id=12345, container=container)
+        for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
+            done = launcher.run(*words)
+            assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False), words
+        assert launcher.container() == "created"
 
 
 # --------------------------------------------------------------------------------- engines that lie
@@ -740,62 +624,46 @@ SLOW = {
 NO_ENGINE = {
     "bytes without end": endless,
     "a body without end": functools.partial(endless, head=OK),
-    "a word": says(b"hello"),
     "a list": says(b"[]"),
     "half a status line": says(b"HTTP/1.0 "),
     "no body": says(OK),
-    "a document that is a list": says(OK + b"[]"),
     "an empty document": says(OK + b"{}"),
     "a deep list": says(OK + b"[" * 100_000),
-    "a long number": says(OK + b"9" * 100_000),
     "half a document": says(OK + b'{"ID": "fa'),
     "a document of wrong types": says(
         OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'
     ),
-    "bytes that are no text": says(OK + b"\xff\xfe"),
-    "no such thing": status_line("HTTP/1.0 404 Not Found"),
     "a failure": status_line("HTTP/1.0 500 Failure", '{"message": "it is \\u001b[2J broken"}'),
     "a failure without a reason": status_line("HTTP/1.0 500 Failure", "[" * 100_000),
     "elsewhere": status_line("HTTP/1.0 301 Moved"),
-    "elsewhere for now": status_line("HTTP/1.0 302 Found"),
-    "a conflict": status_line("HTTP/1.0 409 Conflict"),
     "no status at all": status_line("HTTP/1.0 ²00 OK"),
     "podman": says(
         b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n" + json.dumps(INFO).encode()
     ),
     "goodbye": lambda _, __: None,
-    "an id that is a number": lies(info=INFO | {"ID": 5}),
     "no id": lies(info=INFO | {"ID": None}),
     "an id that is a list": lies(info=INFO | {"ID": ["x"]}),
 }
 ODD = {
     "an empty id": lies(info=INFO | {"ID": ""}),
     "devices that are numbers": lies(info=INFO | {"DiscoveredDevices": [{"ID": 5}]}),
-    "runtimes that are lists": lies(info=INFO | {"Runtimes": [[5]]}),
-    "directories that are numbers": lies(info=INFO | {"CDISpecDirs": [1.5]}),
     "directories that are descriptors": lies(info=INFO | {"CDISpecDirs": [0]}),
     "a directory that is no path": lies(info=INFO | {"CDISpecDirs": ["\0", "\ud800"]}),
-    "an image's profile that is a number": lies(image=labels({"io.gpulaunch.profile": 5})),
     "an image's profile that is no text": lies(image=labels({"io.gpulaunch.profile": "\ud800"})),
     "an image's labels that are a list": lies(image=labels([5])),
 }
 CONTAINERS = {
-    "containers that are no list": lies(list={"a": 1}),
     "container ids that are numbers": lies(list=[{"Id": 5}]),
     "container ids that are no text": lies(list=[{"Id": "\ud800"}]),
     "containers that it does not know": lies(list=None),
     "a container of nothing": lies(container={}),
-    "a container's id that is a number": lies(container=container(Id=5)),
     "an image's id that is a number": lies(container=container(Image=5)),
-    "an image's id that is no text": lies(container=container(Image="\ud800")),
     "a name that is a number": lies(container=container(Name=5)),
     "a state that is a list": lies(container=container(State={"Status": []})),
-    "labels that are a list": lies(container=container(**labels(["x"]))),
     "labels that are numbers": lies(container=container(**labels({LEASE_LABEL: 5, GPUS_LABEL: 5}))),
     "a lease that is a list": lies(
         container=container(**labels({LEASE_LABEL: ["x"], GPUS_LABEL: UUIDS[0]}))
     ),
-    "a policy that is a list": lies(container=container(HostConfig={"RestartPolicy": ["x"]})),
     "a policy that is a table": lies(
         container=container(HostConfig={"RestartPolicy": {"Name": {}}})
     ),
@@ -867,27 +735,20 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def carry_out(launcher: Launcher, words: tuple[str, ...], most_s: float = 31) -> Outcome:
+def carry_out(launcher: Launcher, words: tuple[str, ...]) -> Outcome:
     """Run gpulaunch in little memory."""
     limited = f'ulimit -v {MOST_MEMORY_KIB}; exec "$0" "$@"'
     began = time.monotonic()
-    with subprocess.Popen(
+    done = subprocess.run(
         ["sh", "-c", limited, launcher.script, *words],
         env=launcher.environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            output = [
-                text.decode(errors="surrogateescape")
-                for text in process.communicate(timeout=most_s)
-            ]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return Outcome(-1, "", "did not end", time.monotonic() - began)
-    return Outcome(process.returncode, *output, time.monotonic() - began)
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 
 def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
@@ -1038,7 +899,7 @@ def test_events_without_end(told: Told, lie: str) -> None:
     assert outcome.seconds < 15
 
 
-@pytest.mark.parametrize("found", [5, None, "", ["x"], {}, "\ud800", "\x1b[2J"], ids=repr)
+@pytest.mark.parametrize("found", [5, "", ["x"], "\ud800", "\x1b[2J"], ids=repr)
 def test_engine_id_in_a_record(found: object) -> None:
     """Whatever an engine calls itself, the record of a launch through it can be read by others."""
     with ExitStack() as stack:
@@ -1062,7 +923,7 @@ def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
         launcher = confronted(
             stack, lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[]), None
         )
-        outcome = carry_out(launcher, COMMANDS["docker run"], 5)
+        outcome = carry_out(launcher, COMMANDS["docker run"])
         assert outcome[:3] == (3, "docker was run\n", "")
 
 

@@ -80,7 +80,7 @@ def test_job_in_a_container(launcher: Launcher, inside: Inside, docker: Engine) 
         assert launcher.run(*DGX, "-n", "3", "--", "true").returncode == 75
         got = set(launcher.run(*DGX, "-n", "2", "--", "sh", "-c", SHOW).stdout.strip().split(","))
         assert got == {str(index) for index in range(8)} - taken
-        job.communicate("\n", timeout=30)
+        job.communicate("\n")
     assert (job.returncode, launcher.records()) == (0, [])
 
 
@@ -106,7 +106,7 @@ def test_killed_container(launcher: Launcher, inside: Inside, docker: Engine) ->
         assert job.stdout.readline() == "ready\n"
         assert launcher.run(*DGX, "--", "true").returncode == 75
         docker.docker("rm", "--force", "job")
-        job.communicate(timeout=30)
+        job.communicate()
     assert launcher.run(*DGX, "-n", "all", "--", "true").returncode == 0
     assert launcher.records() == []
 

@@ -172,15 +172,6 @@ def test_two_containers_share_one_gpu(host: Host) -> None:
     assert (alone["shared"], 0 in alone["gpus"]) == (False, False)
 
 
-def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
-    """What does not share hears nothing of MPS, and is refused nothing."""
-    done = host.run(
-        "docker", "run", "--rm", "-u", "1234", "--ipc=private", "--shm-size=1m", IMAGE, "env"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "CUDA" not in done.stdout
-
-
 # ---------------------------------------------------------------------------------- what is refused
 
 
@@ -198,10 +189,11 @@ def test_user_of_the_image(host: Host) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["create", "container create", "start", "restart"])
+@pytest.mark.parametrize("command", ["container create", "restart"])
 def test_only_docker_run_shares(host: Host, command: str) -> None:
     """Docker create and start refuse --share; with the setting they get GPUs of their own."""
-    host.run("docker", "run", "--name", "job", IMAGE, "true")
+    if command == "restart":
+        host.run("docker", "run", "--name", "job", IMAGE, "true")
     name = IMAGE if "create" in command else "job"
     done = host.run(*LIGHT, "docker", *command.split(), name)
     assert (done.returncode, complaint(done)) == (
@@ -216,10 +208,9 @@ def test_only_docker_run_shares(host: Host, command: str) -> None:
 def test_start_of_one_that_shared(host: Host) -> None:
     """A container that shared cannot be started again: its MPS daemon has gone with its lease."""
     host.run(*DOCKER, "--name", "job", IMAGE, "true")
-    for options in ((), LIGHT):
-        done = host.run(*options, "docker", "start", "job")
-        assert (done.returncode, done.stdout) == (2, "")
-        assert complaint(done).startswith("container job was made to share its GPUs")
+    done = host.run("docker", "start", "job")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint(done).startswith("container job was made to share its GPUs")
     assert host.launcher.records() == []
 
 
@@ -242,11 +233,8 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
     "flags",
     [
         (),
-        ("--ipc=host",),
         ("-v", "/dev/shm:/dev/shm"),
-        ("--read-only",),
-        ("--tmpfs", "/tmp"),
-        ("-u", "0:0"),
+        ("--ipc=host", "--read-only", "--tmpfs", "/tmp", "-u", "0:0"),
     ],
     ids=lambda flags: " ".join(flags) or NONE,
 )
@@ -260,7 +248,7 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
         assert (lease["shared"], lease["container_state"]) == (True, "running")
         real_host.do("exec", "job", "touch", f"/dev/shm/{lease['id']}")
         os.unlink(f"/dev/shm/{lease['id']}")
-        assert process.communicate("\n", timeout=20) == ("", "")
+        assert process.communicate("\n") == ("", "")
     assert (process.returncode, ended_safely(fake_mps)) == (0, True)
     assert (real_host.launcher.records(), fake_mps.pids(CONTROL), fake_mps.pids(SERVER)) == (
         [],
@@ -286,7 +274,7 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
         real_host.do("kill", "--signal", "USR1", "job")
         until(lambda: len(real_host.leases()) == 1)
         assert len(fake_mps.daemons()) == 1
-        job.communicate("\n", timeout=20)
+        job.communicate("\n")
     assert fake_mps.pids(CONTROL) == []
     assert ended_safely(fake_mps)
 
@@ -303,7 +291,7 @@ def test_told_of_who_did_not_attach(
         dgx1_v100.add(f"process 0 {pid} 300")
         until(said.read_text)
         real_host.do("kill", "job")
-        assert process.wait(20) == 137
+        assert process.wait() == 137
     (warning,) = said.read_text().splitlines()
     assert warning.startswith(f"gpulaunch: warning: pid {pid} of the job uses its GPU without MPS")
     await_no_daemon(fake_mps)
@@ -322,7 +310,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
             return any(command.startswith("get_client_list") for command in since)
 
         until(was_found)  # it is not asked again once it is found
-        assert process.communicate("\n", timeout=20) == ("", "")
+        assert process.communicate("\n") == ("", "")
 
 
 # -------------------------------------------------------------------------------------- how it ends
@@ -331,9 +319,13 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
 ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
 
 
-@pytest.mark.parametrize("how", ENDINGS)
 @pytest.mark.parametrize(
-    "flags", [(), ("-d",), ("--rm", "--init")], ids=lambda flags: " ".join(flags) or NONE
+    ("how", "flags"),
+    [
+        ("by its time limit", ()),
+        ("by its time limit", ("-d",)),
+        ("by gpulaunch free", ("--rm", "--init")),
+    ],
 )
 def test_taken_off_before_kill(
     real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
@@ -346,22 +338,20 @@ def test_taken_off_before_kill(
         if not ENDINGS[how]:
             done = real_host.launcher.run("free", real_host.lease()["id"])
             assert (done.returncode, done.stderr) == (0, "")
-        process.communicate(timeout=20)
+        process.communicate()
         real_host.await_free()
     assert fake_mps.ended_safely(client.pid), fake_mps.events(pid=client.pid)
     assert fake_mps.commands("terminate_client")[-1].split()[2] == str(client.pid)
     await_no_daemon(fake_mps)
 
 
-@pytest.mark.parametrize("state", ["running", "paused"])
-def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -> None:
+def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps) -> None:
     """A client that ends on TERM has its grace, stays on MPS, and the engine does not cut it."""
-    wait = "trap 'sleep 2; exit 5' TERM; echo attached; sleep 1000 & wait"
+    wait = "trap 'sleep 0.5; exit 5' TERM; echo attached; sleep 1000 & wait"
     done = real_host.run(*DOCKER, "-d", "--name", "job", IMAGE, "sh", "-c", wait)
     assert (done.returncode, done.stderr) == (0, "")
     until(lambda: "attached" in real_host.do("logs", "job"))
-    if state == "paused":
-        real_host.do("pause", "job")
+    real_host.do("pause", "job")
     done = real_host.launcher.run("free", real_host.lease()["id"])
     assert (done.returncode, done.stderr) == (0, "")
     assert real_host.do("inspect", "--format", "{{.State.ExitCode}}", "job") == "5"
@@ -388,9 +378,9 @@ def test_others_stay_on(real_host: Host, fake_mps: FakeMps) -> None:
         with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
             lease = next(lease for lease in real_host.leases() if lease["container"])
             assert real_host.launcher.run("free", lease["id"]).returncode == 0
-            assert process.wait(20) == 137
+            assert process.wait() == 137
         assert len(fake_mps.attached()) == 1
-        assert job.communicate("\n", timeout=20) == ("", "")
+        assert job.communicate("\n") == ("", "")
     assert ended_safely(fake_mps)
 
 
@@ -400,22 +390,11 @@ def test_mps_that_does_not_answer(real_host: Host, fake_mps: FakeMps) -> None:
     real_host.environment["GPULAUNCH_GRACE"] = "0.2s"
     with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
         assert real_host.launcher.run("free", real_host.lease()["id"]).returncode == 0
-        assert process.wait(20) == 137
+        assert process.wait() == 137
     await_no_daemon(fake_mps)
 
 
 # ------------------------------------------------------------------------------ how long the daemon
-
-
-def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
-    """The daemon of a container in the background stays as long as it does, and goes with it."""
-    container = real_host.detached(*DOCKER, "-d", *cuda_program(fake_mps))
-    fake_mps.wait_for("attached")
-    assert (len(fake_mps.daemons()), len(fake_mps.events("started"))) == (1, 1)
-    real_host.do("kill", "--signal", "USR1", container)
-    real_host.await_free()
-    await_no_daemon(fake_mps)
-    assert ended_safely(fake_mps)
 
 
 def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
@@ -521,7 +500,6 @@ BEFORE_KILL = ({5000007, 5000090}, signal.SIGKILL)
     ("answers", "want"),
     [
         ({"top": (200, TOP), "stop?t=-1": (204, None)}, BEGIN),
-        ({"top": (200, TOP), "stop?t=-1": (304, None)}, BEGIN),
         ({"top": (200, TOP), "kill": (204, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
         ({"top": (200, TOP), "kill": (409, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
         (
@@ -533,22 +511,16 @@ BEFORE_KILL = ({5000007, 5000090}, signal.SIGKILL)
             ["top", "stop?t=-1", "top", "kill"],
         ),
         (
-            {"top": (200, TOP | {"Processes": [["7"]]}), "kill": (204, None)},
-            ["top", "stop?t=-1", "top", "kill"],
-        ),
-        (
             {"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)},
             ["top", "stop?t=-1", "top", "kill"],
         ),
     ],
     ids=[
         "it ends within the grace",
-        "it had ended",
         "it outlives the grace",
         "it ends after all",
         "it ended at that very moment",
         "nobody can tell who is in it",
-        "a table that is none",
         "a table without pids",
     ],
 )
