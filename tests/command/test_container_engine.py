@@ -12,12 +12,10 @@ from conftest import DGX, Launcher
 from made_up_engine import BOX, BoxEngine, Boxes
 from values import lease
 
-from gpulaunch.cli.doctor import diagnose
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.life import Standing
 from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.driver import Finding
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 
@@ -145,11 +143,13 @@ def test_its_containers_are_ended_by_it(boxes: Boxes) -> None:
     assert boxes.ended == [BOX]
 
 
-def test_doctor_looks_at_it(boxes: Boxes) -> None:
+def test_doctor_looks_at_it(boxes: Boxes, launcher: Launcher) -> None:
     """Doctor tells whether it answers, how GPUs get in, and which containers have no lease."""
     boxes.lists = [[BOX]]
-    found = diagnose("dgx1-v100")
-    assert found[-3] == Finding("Box Engine", "ok", "1.0 at box:1")
-    assert found[-2].text.startswith("by CDI devices nvidia.com/gpu=UUID; also offered: runtime")
-    assert found[-1].text == "container box has 1 GPU and no lease"
-    assert found[-1].hint == "'boxer stop box', then 'gpulaunch boxer start box'"
+    done = launcher.run("doctor", *DGX, "--json")
+    answers, ways, left = json.loads(done.stdout)["findings"][-3:]
+    assert (answers["subject"], answers["state"]) == ("Box Engine", "ok")
+    assert answers["text"] == "1.0 at box:1"
+    assert ways["text"].startswith("by CDI devices nvidia.com/gpu=UUID; also offered: runtime")
+    assert left["text"] == "container box has 1 GPU and no lease"
+    assert left["hint"] == "'boxer stop box', then 'gpulaunch boxer start box'"
