@@ -29,15 +29,17 @@ def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes
     """Put an engine in the registry, and no other there; return its client."""
     client = Boxes()
     engine = BoxEngine(client)
-    for program in list(ENGINES):
-        monkeypatch.delitem(ENGINES, program)
-    monkeypatch.setitem(ENGINES, "boxer", lambda: engine)
+    others = dict(ENGINES)
+    ENGINES.clear()
+    ENGINES["boxer"] = lambda: engine
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     boxer = launcher.state.parent / "boxer"
     boxer.write_text(PROGRAM)
     boxer.chmod(0o755)
     launcher.environment["PATH"] += f":{boxer.parent}"
-    return client
+    yield client
+    ENGINES.clear()
+    ENGINES.update(others)  # in their order, which counts
 
 
 @pytest.mark.usefixtures("boxes")

@@ -573,10 +573,6 @@ def test_forced_way(real_host: Host, way: str) -> None:
             assert variables(done.stdout)["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
     assert len(host.engine.hook_calls()) == (2 if way == "gpus" else 0)
 
-    """Return whether the engine starts containers with CDI devices again (moby 49989)."""
-    numbers = host.do("version", "--format", "{{.Server.Version}}").split(".")
-    return tuple(map(int, numbers[:2])) >= (28, 2)
-
 
 def cdi_returns(host: Host) -> bool:
     """Return whether the engine starts containers with CDI devices again (moby 49989)."""
