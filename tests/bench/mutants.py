@@ -31,6 +31,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("decide", "leases", "launch", "sharing", "containers", "process")  # decide/ has placement/
 KILLERS = 2
@@ -121,10 +123,10 @@ def main() -> None:
     given = _read_arguments()
     work = given.work or Path(tempfile.mkdtemp(prefix="mutants-"))
     mutants = drawn(given.checkout, given.only, given.seed, given.count)
-    reached, times = _come_by(given.checkout, mutants, work, given.tests)
     copies: SimpleQueue[Path] = SimpleQueue()
-    for number in range(AT_ONCE):
+    for number in range(AT_ONCE):  # before the suite runs: the checkout may change meanwhile
         copies.put(_copied(given.checkout, work / f"copy-{number}"))
+    reached, times = _come_by(given.checkout, mutants, work, given.tests)
     results = work / f"results-{given.limit}.json"
     found = json.loads(results.read_text()) if results.exists() else {}
 
@@ -266,6 +268,8 @@ def _pytest(copy: Path, log: Path, *arguments: str, limit: float | None = None) 
             os.killpg(process.pid, 9)
             process.wait()
             return True
+    if process.returncode == pytest.ExitCode.USAGE_ERROR:
+        sys.exit(f"pytest did not start: see {out.name}")
     return False
 
 
