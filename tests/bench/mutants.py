@@ -79,6 +79,10 @@ def pytest_runtest_logreport(report):
     if outcome:
         print(outcome, f"{report.duration:.3f}", report.nodeid, sep="\\t", file=log)
 
+def pytest_collectreport(report):  # the module of the tests calls what was changed
+    if report.failed:
+        print("failed", 0, report.nodeid, sep="\\t", file=log)
+
 def pytest_sessionfinish():
     print("finished", 0, "", sep="\\t", file=log)
 """
@@ -134,8 +138,10 @@ def main() -> None:
         if mutant.name in found:
             return
         copy = copies.get()
-        found[mutant.name] = _tried(mutant, copy, reached[mutant.name], times, given.limit)
-        copies.put(copy)
+        try:
+            found[mutant.name] = _tried(mutant, copy, reached[mutant.name], times, given.limit)
+        finally:
+            copies.put(copy)
         results.write_text(json.dumps(found, indent=1))
         print(_row(mutant.name, found[mutant.name], reached), flush=True)
 
@@ -268,7 +274,7 @@ def _pytest(copy: Path, log: Path, *arguments: str, limit: float | None = None) 
             os.killpg(process.pid, 9)
             process.wait()
             return True
-    if process.returncode == pytest.ExitCode.USAGE_ERROR:
+    if process.returncode == pytest.ExitCode.USAGE_ERROR and "failed" not in log.read_text():
         sys.exit(f"pytest did not start: see {out.name}")
     return False
 
