@@ -35,7 +35,7 @@ from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
 from gpulaunch.machine.link import Wire
 
 ASKING_NOBODY = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
-"""Policies beside those of tests/command/test_scotch.py."""
+"""Policies beside those of tests/command/test_cluster_map.py."""
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))
 """The network of a single node."""
 
