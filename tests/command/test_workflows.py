@@ -57,17 +57,14 @@ def place(launcher: Launcher, tmp_path: Path) -> Workplace:
     return Workplace(launcher, tmp_path)
 
 
-def shell(launcher: Launcher, script: str, **variables: str) -> tuple[int, str]:
+def shell(launcher: Launcher, script: str) -> tuple[int, str]:
     """Run a script by bash; return its exit status and its output."""
-    done = subprocess.run(
-        ["bash", "-c", script],
-        env=launcher.environment | variables,
-        cwd=launcher.state.parent,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    command, options = ["bash", "-c", script], {"cwd": launcher.state.parent, "text": True}
+    with subprocess.Popen(
+        command, env=launcher.environment, stdout=subprocess.PIPE, **options
+    ) as process:
+        printed = process.communicate()[0]
+    return process.returncode, printed
 
 
 def block(language: str, has: str) -> str:
@@ -117,31 +114,24 @@ def test_more_steps_than_gpus(place: Workplace, program: str, command: str) -> N
     assert (len(shown), set(shown)) == (JOBS, {"0", "1"})
 
 
-@pytest.fixture
-def snakemake(place: Workplace) -> Workplace:
-    """Return a workplace where Snakemake can be started."""
-    if not SNAKEMAKE:
-        pytest.skip("needs GPULAUNCH_TEST_SNAKEMAKE, the folder with Snakemake's programs")
-    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
-    return place
-
-
-def test_the_example_for_snakemake(snakemake: Workplace) -> None:
+@pytest.mark.skipif(not SNAKEMAKE, reason="needs GPULAUNCH_TEST_SNAKEMAKE, Snakemake's programs")
+def test_snakemake(place: Workplace) -> None:
     """With -j 8 on two GPUs the example's steps take turns, and the last one has both."""
-    shutil.copy(ROOT / "examples" / "Snakefile", snakemake.directory)
-    snakemake.run("snakemake", "-j", "8")
-    trained = [path.read_text() for path in sorted(snakemake.directory.glob("seed-*.txt"))]
+    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
+    shutil.copy(ROOT / "examples" / "Snakefile", place.directory)
+    place.run("snakemake", "-j", "8")
+    trained = [path.read_text() for path in sorted(place.directory.glob("seed-*.txt"))]
     assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
-    assert (snakemake.directory / "final.txt").read_text() == "0,1\n"
+    assert (place.directory / "final.txt").read_text() == "0,1\n"
 
 
-def test_a_prefix_for_all_rules_of_snakemake(snakemake: Workplace) -> None:
+@pytest.mark.skipif(not SNAKEMAKE, reason="needs GPULAUNCH_TEST_SNAKEMAKE, Snakemake's programs")
+def test_a_prefix_for_all_rules_of_snakemake(place: Workplace) -> None:
     """The page's shell.prefix puts the launch before each rule's command."""
-    (snakemake.directory / "Snakefile").write_text(
-        block("python", "shell.prefix")
-        + "rule all:\n    input: expand('seed-{seed}', seed=range(6))\n"
-        + "rule train:\n    output: 'seed-{seed}'\n    shell: 'python3 train.py >{output}'\n"
-    )
-    snakemake.run("snakemake", "-j", "8")
-    trained = [path.read_text() for path in snakemake.directory.glob("seed-*")]
-    assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
+    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
+    rule = "rule all:\n    output: 'gpu'\n    shell: 'printenv CUDA_VISIBLE_DEVICES >{output}'\n"
+    (place.directory / "Snakefile").write_text(block("python", "shell.prefix") + rule)
+    with place.start("snakemake", "-j", "1") as process:
+        output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert (place.directory / "gpu").read_text() in ("0\n", "1\n")

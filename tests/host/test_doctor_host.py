@@ -12,7 +12,6 @@ from test_doctor import bad, findings
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
-NO_WAY = "dgx1-v100 is only described: its GPUs get into no container"
 
 UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 
@@ -32,7 +31,10 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
     found = findings(launcher, *DGX)
     assert found["Docker Engine", "ok"] == f"{version} at {docker.socket}"
-    assert found["GPUs in containers", "ok"] == NO_WAY
+    assert (
+        found["GPUs in containers", "ok"]
+        == "dgx1-v100 is only described: its GPUs get into no container"
+    )
 
     write_cdi_spec(docker.cdi, UUIDS)
     runtime = "runtime nvidia with NVIDIA_VISIBLE_DEVICES"
