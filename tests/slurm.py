@@ -110,16 +110,9 @@ class Slurm:
     def start(self) -> None:
         """Start the daemons; return when the nodes are idle."""
         self._write_files()
-        files = [
-            f"--{name}={self.directory}/{file}"
-            for name, file in (
-                ("key-file", "munge.key"),
-                ("socket", "munge.socket"),
-                ("pid-file", "munged.pid"),
-                ("log-file", "munged.log"),
-                ("seed-file", "munge.seed"),
-            )
-        ]
+        names = ("key", "socket", "pid", "log", "seed")
+        options = {name: f"--{name}{'-file' * (name != 'socket')}" for name in names}
+        files = [f"{option}={self.directory}/munge.{name}" for name, option in options.items()]
         self._start("munged", "munged", "--foreground", "--force", *files)
         self._await((self.directory / "munge.socket").exists)
         self._start("slurmctld", "slurmctld", "-D")
@@ -152,48 +145,35 @@ class Slurm:
         return self.run("squeue", "-h", "-o", "%i").stdout.split()
 
     def close(self) -> None:
-        """Cancel all jobs, end the daemons and remove everything."""
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-            stack.callback(self._stop)
-            with suppress(SlurmError):
-                if jobs := self.jobs():
-                    self.run("scancel", "--full", "--signal=KILL", *jobs)
-                    self.run("scancel", *jobs)
-                    self.await_idle()
-
-    def _stop(self) -> None:
-        """End the daemons, those first that need the others."""
+        """Cancel all jobs, end the daemons, those first that need the others, and remove all."""
+        with suppress(SlurmError):
+            if jobs := self.jobs():
+                self.run("scancel", "--full", "--signal=KILL", *jobs)
+                self.run("scancel", *jobs)
+                self.await_idle()
         for daemon in reversed(self.daemons.values()):
             daemon.terminate()
             daemon.wait()
-        self.daemons.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _write_files(self) -> None:
         """Write the configuration, a key and the devices."""
-        host = socket.gethostname().partition(".")[0]
-        values = {
-            "directory": self.directory,
-            "host": host,
-            "names": ",".join(NODES),
-            "gpus": GPUS,
-            "mps": GPUS * 100,
-            "shards": GPUS * 4,
-            "cpus": CPUS,
-            "half": CPUS // 2,
-        }
+        values = {"directory": self.directory, "host": socket.gethostname().partition(".")[0]}
+        values |= {"names": ",".join(NODES), "gpus": GPUS, "mps": GPUS * 100, "shards": GPUS * 4}
+        values |= {"cpus": CPUS, "half": CPUS // 2}
         ports = _free_ports(1 + len(NODES))
         nodes = [
             _NODE.format(name=name, port=port, **values)
             for name, port in zip(NODES, ports[1:], strict=True)
         ]
-        for name, text in (
-            ("slurm.conf", _SLURM_CONF.format(ports=ports, nodes="\n".join(nodes), **values)),
-            ("gres.conf", _GRES_CONF.format(**values)),
-            ("topology.conf", _TOPOLOGY_CONF),
-            ("cgroup.conf", _CGROUP_CONF),
-            ("task-prolog", _TASK_PROLOG),
-        ):
+        texts = {
+            "slurm.conf": _SLURM_CONF.format(ports=ports, nodes="\n".join(nodes), **values),
+            "gres.conf": _GRES_CONF.format(**values),
+            "topology.conf": _TOPOLOGY_CONF,
+            "cgroup.conf": _CGROUP_CONF,
+            "task-prolog": _TASK_PROLOG,
+        }
+        for name, text in texts.items():
             (self.directory / name).write_text(text)
         (self.directory / "task-prolog").chmod(0o755)
         key = self.directory / "munge.key"
@@ -224,13 +204,9 @@ class Slurm:
         while not condition():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             if ended:
-                logs = [
-                    line
-                    for path in sorted(self.directory.glob("*.log"))
-                    for line in path.read_text(errors="replace").splitlines()
-                    if "error" in line or "fatal" in line
-                ]
-                raise SlurmError("\n".join([f"Slurm did not get ready ({ended})", *logs[-8:]]))
+                logs = [path.read_text(errors="replace") for path in self.directory.glob("*.log")]
+                lines = [line for log in logs for line in log.splitlines() if "error" in line]
+                raise SlurmError("\n".join([f"Slurm did not get ready ({ended})", *lines[-8:]]))
             time.sleep(0.05)
 
 

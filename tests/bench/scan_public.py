@@ -32,16 +32,12 @@ def fetch(address: str, paths: list[str], folder: Path) -> None:
             keep(folder / name / path, urllib.request.urlopen(url, timeout=60).read())
         return
     name, version = address.split("==")
-    stems = {name, name.replace("-", "_")}
-    for stem in sorted(stems, reverse=True):
-        url = f"https://files.pythonhosted.org/packages/source/{name[0]}/{name}/{stem}-{version}.tar.gz"
-        try:
-            raw = urllib.request.urlopen(url, timeout=300).read()
-            break
-        except OSError as problem:
-            last = problem
-    else:
-        raise last
+    place = f"https://files.pythonhosted.org/packages/source/{name[0]}/{name}"
+    try:
+        raw = urllib.request.urlopen(f"{place}/{name}-{version}.tar.gz", timeout=300).read()
+    except OSError:
+        stem = name.replace("-", "_")
+        raw = urllib.request.urlopen(f"{place}/{stem}-{version}.tar.gz", timeout=300).read()
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         for member in archive:
             path = member.name.partition("/")[2]
@@ -67,8 +63,8 @@ def main() -> None:
     arguments = [one for one in sys.argv[1:] if one != "--wrong"]
     folder = Path(arguments[0] if arguments else tempfile.mkdtemp())
     for name in SETS:
-        print(f"\n{name}")
         labels = tomllib.loads(Path(__file__).with_name(name).read_text())
+        print(f"\n{name}")
         report(judged(labels, folder))
 
 
