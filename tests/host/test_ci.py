@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from conftest import DGX, Launcher, companion_of, holders, until, wait_for_end
+from conftest import DGX, Launcher, companion_of, until, wait_for_end
 from engine import IMAGE, Engine
 from test_docker import DESCRIBED, Host
 
 from gpulaunch.process.ending import marked_by
-from gpulaunch.process.system import parents, stat_fields
+from gpulaunch.process.system import stat_fields
 
 GRACE_S = 0.5
 COOKIES = ("RUNNER_TRACKING_ID", "JENKINS_NODE_COOKIE", "BUILD_ID", "CI_JOB_ID")
@@ -88,23 +88,14 @@ def github(step: Step) -> None:
 
 def jenkins(step: Step) -> None:
     """Jenkins: TERM to all with its cookies, each after its descendants; at last KILL."""
-    parent_of = parents()
     found = step.processes("JENKINS_NODE_COOKIE", "BUILD_ID")
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in found:
-            end_recursively(pid, number, parent_of, time.monotonic() + 0.2)  # 5 s
-
-
-def end_recursively(
-    pid: int, number: signal.Signals, parent_of: dict[int, int], deadline: float
-) -> None:
-    """Signal a process after its descendants, waiting for each until the deadline of all."""
-    for child in [child for child, parent in parent_of.items() if parent == pid]:
-        end_recursively(child, number, parent_of, deadline)
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-        while stat_fields(pid)[:1] not in ([], ["Z"]) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        deadline = time.monotonic() + 0.2  # 5 s
+        for pid in reversed(found):  # whatever a process started has a higher pid
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+                while stat_fields(pid)[:1] not in ([], ["Z"]) and time.monotonic() < deadline:
+                    time.sleep(0.01)
 
 
 def buildkite(step: Step) -> None:
@@ -212,15 +203,6 @@ def test_everybody_is_killed(host: Host, ci: str) -> None:
             until(host.nothing_has_run)
         else:
             assert host.lease()["id"] == lease["id"]
-
-
-def test_what_was_detached_goes_on(host: Host) -> None:
-    """With CI=true, too, a container of docker run -d goes on without its companion."""
-    with running(host, "docker run -d"):
-        kill(*holders(host.launcher.state / host.launcher.records()[0]))
-        done = host.run("-n", "1", "--", "true")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert host.lease()["container"] == host.do("ps", "--quiet", "--no-trunc")
 
 
 def test_told_of_kill(host: Host) -> None:

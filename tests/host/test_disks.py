@@ -26,7 +26,6 @@ def small_disk(directory: Path, size: int) -> Iterator[None]:
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
 ALL = (*DGX, "-n", "all")
 PAGE = os.sysconf("SC_PAGE_SIZE")  # the room that one record takes
-NO_SPACE = "cannot write a record: no space left on device"
 
 
 def fill(directory: Path) -> Path:
@@ -60,25 +59,6 @@ def test_a_disk_that_takes_no_record(launcher: Launcher) -> None:
             refused("read-only file system")
         finally:
             subprocess.run(["umount", "--lazy", state], check=True)
-
-
-def test_a_disk_that_fills_up_while_a_launch_waits(launcher: Launcher) -> None:
-    """A waiter whose lease cannot be written ends with 125, and leaves nothing."""
-    with small_disk(launcher.state, 4 * PAGE):
-        with held(launcher, *ALL) as job:
-            (record,) = launcher.records()
-            with launcher.start(*VGG, "--wait", *SHOW) as waiter:
-                assert "waiting as number 1" in waiter.stderr.readline()
-                kept = os.open(launcher.state / record, os.O_RDONLY)  # else its page is free again
-                filler = fill(launcher.state)
-                assert job.end() == 7
-                stdout, stderr = waiter.communicate()
-            error = f"gpulaunch: error: {launcher.state}: {NO_SPACE}"
-            assert (waiter.returncode, stdout, stderr.splitlines()[-1]) == (125, "", error)
-            assert launcher.records() == []
-        os.close(kept)
-        filler.unlink()
-        assert launcher.run(*ALL, "--", "true").returncode == 0
 
 
 def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:

@@ -345,29 +345,6 @@ def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launch
         )
 
 
-FORKS = (
-    "import fcntl,os,sys; fd = os.open('.', 0); fcntl.flock(fd, fcntl.LOCK_SH)\n"
-    "took = os.getpid()\n"
-    "if os.fork(): os._exit(0)\n"
-    "print('ready', flush=True); sys.stdin.read(); print(took, os.getpid())"
-)
-
-
-def test_holder_of_the_host_lock_that_forks(alice: User, bob: User, root: Launcher) -> None:
-    """Root is told who has the lock after a fork; another user, how root finds them."""
-    patient = (*VGG, "--wait-timeout", "0.3s", "--", "true")
-    with bob.doing(FORKS) as process:
-        to_alice, to_root = alice.run(*patient), root.run(*patient)
-        took, holds = process.communicate("")[0].split()
-        process.stdout = None  # it has been read
-    held_by = f"gpulaunch: error: {root.state}: the host-wide lock is held for 0.3 s by pid"
-    assert to_alice.stderr == (
-        f"{held_by} {took}, or a process that it left: 'sudo fuser {root.state}' finds it\n"
-    )
-    assert to_root.stderr.startswith(f"{held_by} {holds} of {bob.name} (")
-    assert (to_alice.returncode, to_root.returncode) == (124, 124)
-
-
 def test_free_is_refused_to_others(alice: User, bob: User, root: Launcher) -> None:
     """`free` of another user's lease or ticket is refused, and changes nothing; root may."""
     with held(alice, *VGG) as job, queued(alice, *ALL) as (waiter, _):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from gpulaunch.files.extras import install_hint
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import PATTERNS, union
 from gpulaunch.scan import c_reader
-from gpulaunch.scan.peers import pattern_of_peer
 from gpulaunch.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
@@ -76,85 +74,43 @@ def test_union_is_smallest() -> None:
         name: [{edge[:2] for edge in pattern.edges(ranks)} for ranks in range(2, 65)]
         for name, pattern in PATTERNS.items()
     }
-
-    def holds(whole: str, parts: tuple[str, ...]) -> bool:
-        return all(a <= b for part in parts for a, b in zip(edges[part], edges[whole], strict=True))
-
-    for parts in product(PATTERNS, repeat=2):
-        whole = union(parts)
-        assert holds(whole, parts), parts
-        smaller = [
-            name
-            for name in PATTERNS
-            if holds(name, parts) and len(edges[name][30]) < len(edges[whole][30])
-        ]
-        assert smaller == [], parts
+    for one, other in product(PATTERNS, repeat=2):
+        both = [a | b for a, b in zip(edges[one], edges[other], strict=True)]
+        enough = [name for name in PATTERNS if all(map(set.issubset, both, edges[name]))]
+        smallest = min(len(edges[name][30]) for name in enough)
+        whole = union((one, other))
+        assert whole in enough
+        assert len(edges[whole][30]) == smallest, (one, other)
 
 
-@pytest.mark.parametrize(
-    ("expression", "pattern"),
-    [
-        ("(rank + 1) % size", "ring"),
-        ("rank - 1", "chain"),
-        ("rank ^ 1", "chain"),
-        ("size - 1", "star"),
-        ("(rank + 2) % size", ""),
-        ("rank ^ mask", ""),
-        ("f(rank + 1)", ""),
-        ("MPI_PROC_NULL", "none"),
-        ("(" * 1000 + "0", ""),
-    ],
-)
-def test_peer(expression: str, pattern: str) -> None:
-    """A peer tells the pattern if it is a neighbour or a fixed rank; nothing else does."""
-    assert pattern_of_peer(expression) == pattern
-
-
-@pytest.fixture
-def no_tree_sitter(monkeypatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
-    c_reader._parser.cache_clear()
-    yield
-    c_reader._parser.cache_clear()
-
-
-KERNEL = {"ext/k.cu": "void f() { ncclAllReduce(a, b, n, t, o, c, s); }"}
-PLAIN = {"ext/plain.cu": "void f() { add<<<1, 1>>>(a); }"}
-
-
-@pytest.mark.usefixtures("no_tree_sitter")
-def test_without_tree_sitter() -> None:
+def test_without_tree_sitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra `scan` C alone is refused with what to install.
 
     Beside Python, which is read, a file of C that had to be parsed is a warning.
     """
+    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
+    monkeypatch.setattr(c_reader, "_parser", c_reader._parser.__wrapped__)  # it is cached
+    kernel = {"ext/k.cu": "void f() { ncclAllReduce(a, b, n, t, o, c, s); }"}
+    plain = {"ext/plain.cu": "void f() { add<<<1, 1>>>(a); }"}
     with pytest.raises(UsageError, match=re.escape(install_hint("scan"))):
-        scan_sources(PLAIN | KERNEL)
-    found = scan_sources(PLAIN)
+        scan_sources(plain | kernel)
+    found = scan_sources(plain)
     assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
     text = "import torch.distributed as d\nd.all_reduce(x)\n"
-    found = scan_sources({"train.py": text} | PLAIN | KERNEL)
+    found = scan_sources({"train.py": text} | plain | kernel)
     assert (len(found.calls), found.confidence, found.files) == (1, "likely", 2)
-    assert found.warnings == (
-        f"ext/k.cu: C, C++ and CUDA need tree-sitter: {install_hint('scan')}",
-    )
+    warning = f"ext/k.cu: C, C++ and CUDA need tree-sitter: {install_hint('scan')}"
+    assert found.warnings == (warning,)
 
 
-TEXT = (
-    'ncclAllReduce( #else #endif A( /* */ " \' R"x( { } ( ) ; , :: for( do while(0) '
-    "if(rank==0) d.all_reduce( x="
-)
-WORDS = TEXT.split()
+TEXT = """ncclAllReduce( #else #endif A( /* */ " ' R"x( { } ( ) ; , :: for( do while(0)
+    if(rank==0) d.all_reduce( x="""
 LINES = ["\\\n", "\n", "#if 0\n", "#endif\n", "#define A(x) x##x A(x)\n", "  ", "lambda d: "]
 LINES += ["import torch.distributed as d\n", "def f(a):\n ", "class C:\n ", "\udcff", "\0"]
-PIECES = st.sampled_from([*WORDS, *LINES])
+PIECES = st.sampled_from([*TEXT.split(), *LINES])
 
 
-@given(
-    st.one_of(
-        st.lists(PIECES, max_size=30).map("".join), st.text(max_size=200), st.binary(max_size=200)
-    )
-)
+@given(st.lists(PIECES, max_size=30).map("".join) | st.text(max_size=200) | st.binary(max_size=200))
 def test_any_text(text: str | bytes) -> None:
     """Whatever a file holds, the scan comes to an end with a result that its words allow."""
     plain = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
