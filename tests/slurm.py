@@ -15,6 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from gpulaunch.files.toml import tomllib
+
 NODES = ("n1", "n2")
 GPUS = 8
 CPUS = 16
@@ -24,59 +26,8 @@ TABLES = "GPULAUNCH_TEST_TABLES"
 """Variable of a job with the folder in which each node has an allocation table of its own."""
 
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
-
-_SLURM_CONF = """\
-ClusterName=tests
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthInfo=socket={directory}/munge.socket
-SlurmctldPort={ports[0]}
-StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool-%n
-SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdPidFile={directory}/%n.pid
-SlurmctldLogFile={directory}/slurmctld.log
-SlurmdLogFile={directory}/%n.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
-TaskProlog={directory}/task-prolog
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
-ReturnToService=2
-KillWait=2
-OverTimeLimit=0
-MpiDefault=none
-MailProg=/bin/true
-GresTypes=gpu,mps,shard
-TopologyPlugin=topology/tree
-{nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-_NODE = (
-    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Sockets=2"
-    " CoresPerSocket={half} ThreadsPerCore=1 RealMemory=1000"
-    " Gres=gpu:h100:{gpus},mps:{mps},shard:{shards} State=UNKNOWN"
-)
-# mps and shard with a File= of their own end slurmd 22.05 when both are there.
-_GRES_CONF = """\
-AutoDetect=off
-NodeName={names} Name=gpu Type=h100 File={directory}/gpu[0-3] Cores=0-7
-NodeName={names} Name=gpu Type=h100 File={directory}/gpu[4-7] Cores=8-15
-NodeName={names} Name=mps Count={mps}
-NodeName={names} Name=shard Count={shards}
-"""
-_TOPOLOGY_CONF = "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n2\nSwitchName=top Switches=s[1-2]\n"
-_CGROUP_CONF = "CgroupAutomount=no\nConstrainDevices=no\n"
-_TASK_PROLOG = f"""\
-#!/bin/sh
-[ -z "${TABLES}" ] || echo "export GPULAUNCH_STATE_DIR=${TABLES}/$SLURMD_NODENAME"
-"""
 
 
 def why_not() -> str | None:
@@ -160,21 +111,14 @@ class Slurm:
         """Write the configuration, a key and the devices."""
         values = {"directory": self.directory, "host": socket.gethostname().partition(".")[0]}
         values |= {"names": ",".join(NODES), "gpus": GPUS, "mps": GPUS * 100, "shards": GPUS * 4}
-        values |= {"cpus": CPUS, "half": CPUS // 2}
-        ports = _free_ports(1 + len(NODES))
-        nodes = [
-            _NODE.format(name=name, port=port, **values)
-            for name, port in zip(NODES, ports[1:], strict=True)
+        values |= {"cpus": CPUS, "half": CPUS // 2, "tables": TABLES}
+        values["port"], *ports = _free_ports(1 + len(NODES))
+        lines = [
+            _TEXTS["node"].format(**values | {"name": name, "port": port})
+            for name, port in zip(NODES, ports, strict=True)
         ]
-        texts = {
-            "slurm.conf": _SLURM_CONF.format(ports=ports, nodes="\n".join(nodes), **values),
-            "gres.conf": _GRES_CONF.format(**values),
-            "topology.conf": _TOPOLOGY_CONF,
-            "cgroup.conf": _CGROUP_CONF,
-            "task-prolog": _TASK_PROLOG,
-        }
-        for name, text in texts.items():
-            (self.directory / name).write_text(text)
+        for name, text in _TEXTS["files"].items():
+            (self.directory / name).write_text(text.format(nodes="\n".join(lines), **values))
         (self.directory / "task-prolog").chmod(0o755)
         key = self.directory / "munge.key"
         key.touch(mode=0o400)

@@ -59,13 +59,3 @@ def names_no_source(said: str) -> bool:
     """Return whether no message has the name of a file of Python."""
     lines = said.splitlines()
     return not [line for line in lines if line.startswith("gpulaunch:") and ".py" in line]
-
-
-def test_too_few_descriptors(launcher: Launcher) -> None:
-    """Where a system call fails, the message has its reason and names no source file."""
-    for limit in range(5, 12):
-        for arguments in (KEEP, ("-d", "-n", "1", *DGX, "--", "true")):
-            done = in_shell(launcher, f'ulimit -n {limit}; exec "$@"', *arguments)
-            assert names_no_source(done.stderr), done.stderr
-            assert done.returncode in (0, 1, 125)  # 1: Python itself did not start
-    launcher.run("free", "--mine", *DGX)

@@ -91,14 +91,12 @@ class Made(NamedTuple):
     """What a command line makes.
 
     Attributes:
-        image: the container's image; None if there is no container.
-        container: the container, without orders of no effect.
+        container: the container, without orders of no effect; none if the client complains.
         rest: the same without its GPUs, the names of its lease, and what compose computes of them.
         gpus: its GPUs: indices, and in the line's own words what is no UUID.
         complaint: what the client printed on standard error if there is no container.
     """
 
-    image: str | None
     container: dict[str, Any]
     rest: dict[str, Any]
     gpus: list[int | str]
@@ -116,7 +114,7 @@ def made(session: Session, process: "subprocess.Popen[str]") -> Made:
     containers = session.engine.documents("/containers/create")
     if not containers:
         assert process.returncode > 0
-        return Made(None, {}, {}, [], complaint)
+        return Made({}, {}, [], complaint)
     (container,) = containers
     slug = container["Labels"].get("com.docker.compose.slug")
     if slug:  # a random part of names
@@ -133,7 +131,7 @@ def made(session: Session, process: "subprocess.Popen[str]") -> Made:
         "Labels": {name: text for name, text in labels.items() if name not in ours},
         "HostConfig": {**host, "DeviceRequests": None},
     }
-    return Made(container["Image"], container, rest, _gpus(host, variables), "")
+    return Made(container, rest, _gpus(host, variables), "")
 
 
 def _gpus(host: Mapping[str, Any], variables: Sequence[str]) -> list[int | str]:
@@ -183,8 +181,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Ite
 def test_line(session: Session, line: CommandLine) -> None:
     """A line with gpulaunch before it makes the same container, with the GPUs that it asks for."""
     alone = made_by(session, ["docker", *line.words[1:]], line.environment)
-    if alone.image and line.gpus not in (1, "other maker"):
-        name = urllib.parse.quote(alone.image, safe=":@")
+    if alone.container and line.gpus not in (1, "other maker"):
+        name = urllib.parse.quote(alone.container["Image"], safe=":@")
         session.engine.answers[f"/images/{name}/json"] = SAYS_ALL
     # Beside a lease of GPU 6 the first choice is not GPU 0, which most lines name.
     names_gpus = isinstance(line.gpus, list)
@@ -192,7 +190,7 @@ def test_line(session: Session, line: CommandLine) -> None:
         ours = made_by(session, ["gpulaunch", *DGX, *line.words], line.environment)
     match line.gpus:
         case "refused":
-            assert (ours.image, ours.complaint > "") == (None, True)
+            assert (ours.container, ours.complaint > "") == ({}, True)
         case "other maker":
             assert (ours.complaint, ours.container) == ("", alone.container)
         case gpus:
@@ -247,7 +245,7 @@ def test_lines_of_compose(tmp_path_factory: pytest.TempPathFactory) -> None:
             session.folder.mkdir(parents=True)
             write_project(line, session.folder)
             alone = made_by(session, line.words, {})
-            if alone.image is None:
+            if not alone.container:
                 pytest.skip(f"docker compose does not run here: {alone.complaint}")
             beside = session.engine.documents("s/create")[:-1]  # a network and a volume
             process = session.start(["gpulaunch", *DGX, *line.words], {})

@@ -14,7 +14,6 @@ from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
-from gpulaunch.records import replace
 
 USER = 1000
 
@@ -82,22 +81,6 @@ def test_others_keep_off_the_whole_group() -> None:
     assert of(ask(job(0, id="4712.0"), first)) == (4,)
     assert of(ask(job(0, user_id=1001), first)) == (4,)
     assert of(ask(job(0), first)) == "1 GPU requested: 0 of 1 admitted are free, 1 is leased"
-
-
-def test_shared_by_the_engine() -> None:
-    """Leases of GPUs that the engine shares, or bound ranks of one step to, overlap."""
-    shard = job(ranks=1, shared=True)
-    first = held((0,), replace(shard, id="1.0"))
-    situation = Situation(box(1), [first], [OutsideUse("GPU-0", "pid 7")])
-    assert of(decide(request(1, engine_job=shard), situation)) == (0,)
-    assert isinstance(decide(request(1), situation), Wait)
-    bound = held((0,), job(0, bound=True))
-    for engine_job, kind in ((job(1, bound=True), Grant), (job(0, bound=True, id="1.0"), Wait)):
-        asked = request(1, engine_job=engine_job)
-        assert isinstance(decide(asked, Situation(box(1), [bound])), kind)
-    alone = held((0,), job(ranks=1, id="1.0"))
-    situation = Situation(box(1), [alone])
-    assert isinstance(decide(request(1, engine_job=shard), situation), Wait)
 
 
 @pytest.mark.parametrize(
