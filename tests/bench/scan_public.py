@@ -50,15 +50,6 @@ def keep(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def scanned(path: Path) -> Scan | None:
-    try:
-        files, unread = read_sources(str(path))
-        return scan_sources(files, unread)
-    except GpulaunchError as problem:
-        print(f"{path}: {problem}")
-        return None
-
-
 def main() -> None:
     arguments = [one for one in sys.argv[1:] if one != "--wrong"]
     folder = Path(arguments[0] if arguments else tempfile.mkdtemp())
@@ -73,16 +64,15 @@ def judged(programs: Mapping[str, Mapping[str, Label]], folder: Path) -> Counter
     count = Counter[str]()
     for address, labels in programs.items():
         home = folder / address.replace("==", "@").split("@")[0]
-        missing = [path for path in labels if not (home / path).exists()]
-        if missing:
+        for path, label in labels.items():
             try:
-                fetch(address, missing, folder)
-            except OSError as problem:
-                print(f"{address}: not fetched: {problem}")
-        for path, (talks, patterns, sensitive) in labels.items():
-            found = scanned(home / path) if (home / path).exists() else None
-            if found:
-                judge(f"{home.name}/{path}", found, (talks, patterns, sensitive), count)
+                if not (home / path).exists():
+                    fetch(address, list(labels), folder)
+                found = scan_sources(*read_sources(str(home / path)))
+            except (OSError, GpulaunchError) as problem:
+                print(f"{home / path}: {problem}")
+            else:
+                judge(f"{home.name}/{path}", found, label, count)
     return count
 
 

@@ -1,10 +1,6 @@
 """`gpulaunch cluster map`: its formats, what it refuses, and policies that ask Scotch's gmap."""
 
 import json
-import os
-import pty
-import re
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,28 +56,6 @@ def test_files_for_every_engine(launcher: Launcher, tmp_path: Path) -> None:
     found = {path.name: path.read_text() for path in directory.iterdir()}
     assert len(json.loads(found.pop("map.json"))["ranks"]) == 5
     assert found == {name: text.replace("|", "\n") + "\n" for name, text in FILES.items()}
-
-
-def test_tables_fit(launcher: Launcher) -> None:
-    """On a terminal of 40 columns the tables of ranks and loads fit."""
-    controller, terminal = pty.openpty()
-    environment = {**launcher.environment, "COLUMNS": "40", "TERM": "xterm"}
-    options = ("--cluster", "magc-a", "--cpu-pattern", "2d", "--gpu-pattern", "col", "--explain")
-    printed = b""
-    with launcher.start("cluster", "map", *options, stdout=terminal, env=environment) as process:
-        os.close(terminal)
-        with suppress(OSError):  # the terminal's other end is closed
-            while part := os.read(controller, 4096):
-                printed += part
-    os.close(controller)
-    assert process.returncode == 0
-    shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", printed.decode())
-    lines = shown.split("\n")
-    assert "64 ranks on 4 nodes of magc-a" in shown.replace("\n", " ")
-    assert max(map(len, lines)) <= 40
-    levels = [line for line in lines if re.search(r" (network|CPU|GPU): ", line)]
-    assert len(levels) == 7
-    assert not [line for line in levels if "…" in re.split("network|CPU|GPU", line)[0]]
 
 
 def test_more_ranks_than_places(launcher: Launcher, tmp_path: Path) -> None:

@@ -45,10 +45,6 @@ ROWS, COLUMNS = 24, 1000  # wide enough for readline to write each command on on
 
 KEYS = {"^C": "\x03", "^\\": "\x1c", "^Z": "\x1a", "^D": "\x04"}
 END = signal.SIGRTMAX  # ends tests/jobs/signals
-OWN_VARIABLES = (
-    "-u CUDA_DEVICE_ORDER -u CUDA_VISIBLE_DEVICES -u NVIDIA_VISIBLE_DEVICES -u GPULAUNCH_LEASE "
-    "-u GPULAUNCH_GPU_COUNT -u _ -u PS1"
-)
 
 
 class Held(NamedTuple):
@@ -233,21 +229,7 @@ def terminal(launcher: Launcher, tmp_path: Path) -> Terminal:
 
 
 DIALOGUES = tomllib.loads((Path(__file__).parents[1] / "dialogues.toml").read_text())
-WORDS = {
-    "PROMPT": PROMPT,
-    "SAID": ">out 2>err; echo = $?, $(wc -c <out) bytes, $(grep -c ^ err) line",
-    "COUNTING": "CMD signals CONT >log & await_text log ready",
-    "COUNTED": "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log",
-    "LIST": "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 100'",
-    "LISTED": f"CMD env {OWN_VARIABLES} env",
-    "SHOW": 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\'',
-    "ARGUMENTS": (
-        r""""" " " 'a b' "it's" '"' '\' '\n' $'line 1\nline 2' $'tab\there' """
-        r"""'*' '?' '$HOME' '`date`' '%s' ';' '&' '|' """
-        r"""-- -n --gpus --help -1 '--topology=x' '{}' '~' '!' '#' """
-        r"""$'\xff\xfe' $'caf\xe9' $'\u00e9' $'\e[31m' $'\x7f' """
-    ),
-}
+WORDS = {"PROMPT": PROMPT, **DIALOGUES["words"]}
 """What words in the steps stand for, besides CMD."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from values import complaint, machine
+from values import cases, complaint, machine
 
 from gpulaunch.cluster.cluster import Node, Tree
 from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
@@ -15,40 +15,11 @@ from gpulaunch.cluster.hostlist import MOST_HOSTS, expand_hostlist
 from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, network_tree, read_topology_conf
 from gpulaunch.cluster.node import read_reports, report_lines
 from gpulaunch.errors import FailedError
+from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
 
-FILE = """\
-name = "two"
-source = "made up"
-
-[[nodes]]
-names = "n[1-2]"
-machine = "power8-minsky"
-cores = ["0-7", "64-71"]
-gb_per_s = 6.0
-
-[[nodes]]
-names = "m1"
-machine = "dgx1-v100"
-gb_per_s = 5.0
-
-[network]
-source = "made up, too"
-
-[[network.switches]]
-name = "top"
-switches = "leaf[1-2]"
-
-[[network.switches]]
-name = "leaf1"
-nodes = "n[1-2]"
-gb_per_s = 2.0
-
-[[network.switches]]
-name = "leaf2"
-nodes = "m1"
-gb_per_s = 8.0
-"""
+TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())
+FILE = TEXTS["cluster"]
 
 
 def written(directory: Path, text: str = FILE, name: str = "two.toml") -> str:
@@ -94,30 +65,8 @@ def test_own_clusters_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert load_cluster("magc-a").name == "two"
 
 
-TREE = "the network is no tree"
-MISTAKES = [
-    ('names = "m1"', 'names = "n2"', "11: names: node 'n2' stands twice"),
-    (', "64-71"]', ', "7-9"]', "7: cores: core 7 is in two sockets"),
-    ("s = 5.0", "s = nan", "13: gb_per_s: nan is no number above 0, 1e+09 at most"),
-    ('nodes = "m1"', 'nodes = "m[1-2]"', "29: nodes: unknown node 'm2'"),
-    ('leaf[1-2]"', 'leaf[1-3]"', "18: switch 'top' has unknown switch 'leaf3' below it"),
-    (
-        '"m1"\ngb_per_s = 8',
-        '"m1,n2"\ngb_per_s = 8',
-        f"27: {TREE}: node 'n2' is below 'leaf1' and 'leaf2'",
-    ),
-    (
-        '"m1"\ngb_per_s = 8',
-        '"m1"\nswitches = "top"\ngb_per_s = 8',
-        f"18: {TREE}: switch 'top' is above itself",
-    ),
-    ('switches = "leaf[1-2]"\n', "", f"26: {TREE}: nodes 'n1' and 'm1' have no switch above both"),
-    ('nodes = "n[1-2]"', 'nodes = "n1"', " node 'n2' is on no switch of the network"),
-]
-
-
-@pytest.mark.parametrize(("right", "wrong", "want"), MISTAKES)
-def test_mistakes_have_their_line(right: str, wrong: str, want: str, tmp_path: Path) -> None:
+@cases(TEXTS["mistakes"], "right", "wrong", "want")
+def test_mistakes_have_their_line(tmp_path: Path, right: str, wrong: str, want: str) -> None:
     """A wrong value, or a network that is no tree, is one line with the file and its line."""
     assert right in FILE
     path = written(tmp_path, FILE.replace(right, wrong))
@@ -149,25 +98,6 @@ def test_networks_from_slurm(tmp_path: Path) -> None:
     assert cluster.source.endswith("0.5 of what is below a switch for its links upward")
 
 
-TREE_CONF = """\
-# a tree of three leaf switches
-SwitchName=s0 Nodes=n[0-3] LinkSpeed=100
-switchname=s1 \\
-    nodes=n[4-7]
-SwitchName=s2 Nodes=n[8-11]  # the last
-SwitchName=s3 Switches=s[0-1]
-SwitchName=top Switches=s[2-3]
-"""
-
-SCONTROL = """\
-SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-3]
-SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[4-7]
-SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[8-11]
-SwitchName=s3 Level=1 LinkSpeed=1 Nodes=n[0-7] Switches=s[0-1]
-SwitchName=top Level=2 LinkSpeed=1 Nodes=n[0-11] Switches=s[2-3]
-"""
-
-
 def test_tree_of_switches() -> None:
     """topology.conf and what scontrol prints of it give the same tree.
 
@@ -176,48 +106,33 @@ def test_tree_of_switches() -> None:
     """
     want = {f"n{i}": (f"s{i // 4}", 12.5) for i in range(12)}
     want |= {"s0": ("s3", 25.0), "s1": ("s3", 25.0), "s2": ("top", 25.0), "s3": ("top", 25.0)}
-    for text in (TREE_CONF, SCONTROL):
+    for text in (TEXTS["topology_conf"], TEXTS["scontrol"]):
         tree = network_tree(read_topology_conf(text), nodes(*(f"n{i}" for i in range(12))))
         assert links(tree) == want
         assert leaves(tree) == [f"n{i}" for i in range(12)]
-    tree = network_tree(read_topology_conf(TREE_CONF), nodes("n5", "n0"))
+    tree = network_tree(read_topology_conf(TEXTS["topology_conf"]), nodes("n5", "n0"))
     above = {name: parent for name, (parent, _) in links(tree).items()}
     assert above == {"s0": "s3", "s1": "s3", "s3": "top", "n0": "s0", "n5": "s1"}
     assert leaves(tree) == ["n5", "n0"]
-
-
-BLOCK_CONF = """\
-BlockName=block1 Nodes=n[01-02]
-BlockName=block2 Nodes=n[03-04]
-BlockSizes=2,4
-"""
-
-BLOCK_SCONTROL = """\
-BlockName=block1 BlockIndex=0 Nodes=n[01-02] BlockSize=2
-BlockName=block2 BlockIndex=1 Nodes=n[03-04] BlockSize=2
-AggregatedBlock=block[1-2] BlockIndex=2 Nodes=n[01-04] BlockSize=4
-"""
 
 
 def test_blocks(tmp_path: Path) -> None:
     """Blocks are switches below one for all, in every form of the text."""
     want = {"n01": "block1", "n02": "block1", "n03": "block2", "n04": "block2"}
     want |= {"block1": "all blocks", "block2": "all blocks"}
-    for name, text in (("topology.conf", BLOCK_CONF), ("scontrol.txt", BLOCK_SCONTROL)):
+    for name, text in (
+        ("topology.conf", TEXTS["blocks_conf"]),
+        ("scontrol.txt", TEXTS["blocks_scontrol"]),
+    ):
         tree = tree_of_file(written(tmp_path, text, name), nodes("n01", "n02", "n03", "n04"))
         assert {name: parent for name, (parent, _) in links(tree).items()} == want
 
 
-def test_mistakes_in_slurms_file(tmp_path: Path) -> None:
+@cases(TEXTS["mistakes_in_slurms_file"], "text", "want")
+def test_mistakes_in_slurms_file(tmp_path: Path, text: str, want: str) -> None:
     """A wrong text is refused in one line with file and line."""
-    for text, want in (
-        ("SwitchName=s1 Nodes=n[1-2\n", "1: 'n[1-2' is no list of hosts such as"),
-        ("# nothing\n", " no SwitchName= and no BlockName= in it"),
-        ("SwitchName=s1 Nodes=n1\nSwitchName=s1 Nodes=n2\n", "2: switch 's1' stands twice"),
-    ):
-        path = written(tmp_path, text, "topology.conf")
-        said = complaint(lambda path: tree_of_file(path, nodes("n1", "n2")), path)
-        assert said.startswith(want)
+    path = written(tmp_path, text, "topology.conf")
+    assert complaint(lambda path: tree_of_file(path, nodes("n1", "n2")), path) == want
 
 
 # Lists of hosts
@@ -229,16 +144,7 @@ def test_host_lists_are_expanded() -> None:
     assert expand_hostlist("a-b.example,rack[1-2]n[08-09,12]-ib,n[3]") == tuple(want.split())
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("n[1-4", "'n[1-4' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
-        ("n[4-1]", "'n[4-1]': '4-1' is no range such as 1-4"),
-        ("n[1-2],n2", "'n2' stands twice in 'n[1-2],n2'"),
-        ("n[1-99999]", "'n[1-99999]' gives more than 65536 names"),
-        ("n" + 9 * "[1]", f"'n{9 * '[1]'}' has more than 8 brackets"),
-    ],
-)
+@cases(TEXTS["mistakes_in_lists_of_hosts"], "text", "want")
 def test_wrong_host_lists_are_refused(text: str, want: str) -> None:
     """What is no list of hosts, or one without an end, is refused with the part at fault."""
     with pytest.raises(ValueError, match=f"^{re.escape(want)}$"):

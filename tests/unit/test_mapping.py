@@ -40,12 +40,6 @@ ALONE = Tree((-1,), (0.0,), ("n",), (0,))
 """The network of a single node."""
 
 
-def small(nodes: int = 2, gpus: int = 2, gb_per_s: float = 2.0) -> Cluster:
-    """Make nodes of one socket, with GPUs that meet over PHB at 10 GB/s."""
-    found = tuple(Node(f"n{i}", box(gpus), (tuple(range(gpus)),)) for i in range(nodes))
-    return Cluster("small", "made up", found, switch(*[gb_per_s] * nodes))
-
-
 # Trees
 
 
@@ -96,7 +90,8 @@ def test_the_load_of_each_link() -> None:
     """The network carries all traffic between nodes, trees inside nodes their own on its way."""
     cpu = RankTraffic(4, ((0, 1, 2.0), (0, 2, 6.0)))
     gpu = RankTraffic(4, ((1, 3, 5.0),))
-    case = MappingProblem(small(), cpu, gpu)
+    nodes = tuple(Node(f"n{i}", box(2), ((0, 1),)) for i in range(2))
+    case = MappingProblem(Cluster("small", "made up", nodes, switch(2.0, 2.0)), cpu, gpu)
     got = judge(case, MAPPING_POLICIES["default"](case))
     assert {(link.tree, link.name): link.load for link in got.links} == {
         ("network", "n0"): 11.0,

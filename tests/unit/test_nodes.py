@@ -129,24 +129,20 @@ def outline(level: Level) -> Any:
     )
 
 
-def test_levels_of_the_published_cluster() -> None:
-    """The network is the first level, then come the machines, the sockets and the GPUs."""
+def test_levels() -> None:
+    """The network is the first level, then come the machines, the sockets and the GPUs.
+
+    GPUs of one NUMA node number in different machines are not of one NUMA node.
+    """
     want = [
         ("machine", n, ("socket", n, 4 * n, 4 * n + 1), ("socket", n, 4 * n + 2, 4 * n + 3))
         for n in range(5)
     ]
     assert outline(machine_tree(CLUSTER)) == ("network", None, *want)
-
-
-def test_numa_nodes_of_different_machines() -> None:
-    """GPUs of one NUMA node number in different machines are not of one NUMA node."""
     tree = machine_tree(built(2, numa=[{"node": 0, "gpus": [0, 1, 2], "cpuset": "0-7"}]))
-    got = [(level.numa_node, level.cpuset, level.node) for level in (tree, *tree.children)]
-    assert got == [
-        (None, frozenset(), None),
-        (0, frozenset(range(8)), 0),
-        (0, frozenset(range(8)), 1),
-    ]
+    assert (tree.numa_node, tree.cpuset) == (None, frozenset())
+    got = [(level.node, level.numa_node, level.cpuset) for level in tree.children]
+    assert got == [(0, 0, frozenset(range(8))), (1, 0, frozenset(range(8)))]
 
 
 # There and back

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from values import cases
 
 from gpulaunch.cli.cluster_map import read_traffic
 from gpulaunch.cluster.traffic import (
@@ -15,6 +16,10 @@ from gpulaunch.cluster.traffic import (
 )
 from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
+
+_TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())
+MISTAKES = _TEXTS["mistakes_in_traffic"]
 
 
 def test_shapes() -> None:
@@ -77,33 +82,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_traffic_file(str(path), 4096).edges == ((0, 1, 5.0), (7, 4000, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("2e", "unknown pattern '2e'"),
-        ("col:3", "unknown pattern 'col:3': did you mean col?"),
-        ("2d:0", "pattern '2d:0': '0' is no weight above 0"),
-        ("tp=8,pp=2", "'tp=8,pp=2': tp 8 x pp 2 is 16 ranks, and 4 are mapped"),
-        ("tp=2,xp=3", "'tp=2,xp=3': 'xp=3' is no size of parallelism"),
-        ("tp=2,tp=3", "'tp=2,tp=3': tp stands twice"),
-        ("tp=2:0,dp=3", "'tp=2:0,dp=3': '0' is no volume above 0"),
-        ("profile:nonesuch", "unknown profile 'nonesuch'"),
-        (
-            "m.txt 0 1 2 3\n0 0 0\n",
-            "m.txt:2: 3 figures: a matrix of 4 ranks has 4 rows and columns",
-        ),
-        (
-            "m.txt 0 1 2 3\n" + "0 0 0 0\n" * 4,
-            "m.txt:5: more than 4 rows: a matrix of 4 ranks has 4 rows and columns",
-        ),
-        ("m.txt 0 1 2 3\n", "m.txt: 1 rows: a matrix of 4 ranks has 4 rows and columns"),
-        ("m.txt 0 nan 2 3\n", "m.txt:1: 'nan' is no traffic: a number from 0 to 1e18"),
-        ("m.txt 0 1 nan\n", "m.txt:1: edge 0-1: nan is no traffic above 0, 1e18 at most"),
-        ("m.txt 0 4\n", "m.txt:1: rank 4: 4 ranks are 0 to 3"),
-        ("m.txt 1 1\n", "m.txt:1: edge 1-1: it joins a rank to itself"),
-        ("m.txt # from / to\n", "m.txt: no traffic is in it"),
-    ],
-)
+@cases(MISTAKES, "text", "want")
 def test_mistakes(text: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern, sizes or a file that cannot be are one line, with the line in the file."""
     monkeypatch.chdir(tmp_path)
