@@ -100,10 +100,9 @@ def report(count: Counter[str]) -> None:
         "precision": (count["found"], count["said"]),
         "pattern": (count["pattern"], count["programs"]),
         "sensitivity": (count["sensitive"], count["programs"]),
-        "certain and wrong": (count["certain, wrong"], count["certain"]),
-        "likely and wrong": (count["likely, wrong"], count["likely"]),
-        "guess and wrong": (count["guess, wrong"], count["guess"]),
     }
+    for confidence in ("certain", "likely", "guess"):
+        figures[f"{confidence} and wrong"] = count[f"{confidence}, wrong"], count[confidence]
     print(f"{count['programs']} programs, {count['talk']} that communicate")
     for name, (part, whole) in figures.items():
         print(f"{name:18} {part:3} of {whole:3}  {100 * part / (whole or 1):5.1f} %")

@@ -7,6 +7,7 @@ import pytest
 from conftest import Launcher, complaint
 from hypothesis import given
 from mapping_problems import check_places, larger, maximum, problem, small_problems, switch
+from ranks import write_cluster
 from values import box
 
 from gpulaunch.cluster.cluster import Cluster, Node, Tree
@@ -16,25 +17,6 @@ from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
 from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import UsageError
-
-SMALL = """\
-name = "small"
-source = "made up"
-
-[[nodes]]
-names = "n[1-2]"
-machine = "dgx1-v100"
-cores = ["0-1", "10-11"]
-gb_per_s = 4.0
-
-[network]
-source = "made up"
-
-[[network.switches]]
-name = "top"
-nodes = "n[1-2]"
-"""
-
 
 FILES = {
     "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"
@@ -48,10 +30,9 @@ FILES = {
 
 def test_files_for_every_engine(launcher: Launcher, tmp_path: Path) -> None:
     """-o writes the map for each engine as that reads it."""
-    path, directory = tmp_path / "small.toml", tmp_path / "map"
-    path.write_text(SMALL)
+    path, directory = write_cluster(tmp_path, "n[1-2]", ["0-1", "10-11"]), tmp_path / "map"
     options = ("--ranks", "5", "--policy", "default", "-o", str(directory))
-    done = launcher.run("cluster", "map", "--cluster", str(path), *options)
+    done = launcher.run("cluster", "map", "--cluster", path, *options)
     assert (done.returncode, done.stderr) == (0, "")
     found = {path.name: path.read_text() for path in directory.iterdir()}
     assert len(json.loads(found.pop("map.json"))["ranks"]) == 5

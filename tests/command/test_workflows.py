@@ -57,14 +57,11 @@ def place(launcher: Launcher, tmp_path: Path) -> Workplace:
     return Workplace(launcher, tmp_path)
 
 
-def shell(launcher: Launcher, script: str) -> tuple[int, str]:
+def shell(place: Workplace, script: str) -> tuple[int, str]:
     """Run a script by bash; return its exit status and its output."""
-    command, options = ["bash", "-c", script], {"cwd": launcher.state.parent, "text": True}
-    with subprocess.Popen(
-        command, env=launcher.environment, stdout=subprocess.PIPE, **options
-    ) as process:
-        printed = process.communicate()[0]
-    return process.returncode, printed
+    with place.start("bash", "-c", script) as process:
+        output = process.communicate()[0]
+    return process.returncode, output
 
 
 def block(language: str, has: str) -> str:
@@ -74,25 +71,23 @@ def block(language: str, has: str) -> str:
     return found
 
 
-def test_a_program_as_lease_command(launcher: Launcher) -> None:
+def test_a_program_as_lease_command(place: Workplace) -> None:
     """The page's gpu-lease takes a project's name, and scripts inside see that it holds a lease."""
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    program = launcher.state.parent / "gpu-lease"
+    program = place.directory / "gpu-lease"
     program.write_text(block("bash", "GPU_LEASE_HELD"))
     program.chmod(0o755)
     inside = "gpulaunch status | grep -o my-project | uniq; kill -0 ${GPU_LEASE_HELD##*:}; exit 4"
-    done = shell(launcher, f"./gpu-lease --project my-project -- sh -c '{inside}'")
+    done = shell(place, f"./gpu-lease --project my-project -- sh -c '{inside}'")
     assert done == (4, "my-project\n")
 
 
-def test_in_place_of_gpu_lock_exec(launcher: Launcher) -> None:
+def test_in_place_of_gpu_lock_exec(place: Workplace) -> None:
     """The page's function and its file take what gpu_lock_exec.py takes."""
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    (launcher.state.parent / "gpu_lock_exec.py").write_text(block("python", "--count"))
+    (place.directory / "gpu_lock_exec.py").write_text(block("python", "--count"))
     show = "--count 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES \"$1\"; exit 5' sh 'a  b'"
     function = block("sh", "gpu_lock_exec()").splitlines()[0]
-    assert shell(launcher, f"{function}\ngpu_lock_exec {show}") == (5, "0,3 a  b\n")
-    assert shell(launcher, f"python3 gpu_lock_exec.py {show}") == (5, "0,3 a  b\n")
+    assert shell(place, f"{function}\ngpu_lock_exec {show}") == (5, "0,1 a  b\n")
+    assert shell(place, f"python3 gpu_lock_exec.py {show}") == (5, "0,1 a  b\n")
 
 
 @pytest.mark.skipif(not shutil.which("parallel"), reason="needs GNU parallel")

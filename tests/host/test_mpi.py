@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, held
-from ranks import crossed_matrix, rank_command, ranks_of, wanted
+from ranks import crossed_matrix, rank_command, ranks_of, wanted, write_cluster
 
 _BUILT = Path(__file__).parents[2] / "build" / "mpi" / "venv" / "bin"
 PYPI = Path(os.environ.get("GPULAUNCH_TEST_MPI") or _BUILT)
@@ -222,32 +222,11 @@ def test_this_machine_is_not_the_first_host(site: Site, tmp_path: Path) -> None:
     assert len(gpus) == 4
 
 
-CLUSTER = """\
-name = "hosts"
-source = "made up"
-
-[[nodes]]
-names = "na,nb"
-machine = "dgx1-v100"
-cores = ["0-1"]
-gb_per_s = 1.0
-source = "made up"
-
-[network]
-source = "made up"
-
-[[network.switches]]
-name = "switch"
-nodes = "na,nb"
-"""
-
-
 def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
     """A rankfile of `cluster map` puts each rank on the node of the map, without a launch."""
-    described = tmp_path / "hosts.toml"
-    described.write_text(CLUSTER)
+    described = write_cluster(tmp_path, "na,nb", ["0-1"])
     pattern = ("--gpu-pattern", crossed_matrix(tmp_path), "-o", str(tmp_path))
-    done = site.launcher.run("cluster", "map", "--cluster", str(described), *pattern)
+    done = site.launcher.run("cluster", "map", "--cluster", described, *pattern)
     assert done.returncode == 0, done.stderr
     place = ["-rf", f"{tmp_path}/rankfile"]
     if site.version == "5.0":

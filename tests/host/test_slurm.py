@@ -243,31 +243,17 @@ def test_outside_of_tasks(site: Site) -> None:
     assert f"gpulaunch: warning: {want}" in output.splitlines()
 
 
-def test_rank_map(site: Site, tmp_path: Path) -> None:
-    """A rank takes the GPU and the core that a map gives it, on its node alone."""
+def test_map_of_other_ranks(site: Site, tmp_path: Path) -> None:
+    """A rank that is not where a map has it, or was not granted its GPU, is refused with both."""
     path = tmp_path / "map"
-
-    def mapped(*rows: tuple[str, int, int]) -> tuple[str, ...]:
-        """Write a map of node, core and GPU of each rank; return the option that names it."""
-        columns = ("rank", "node", "core", "gpu")
-        ranks = [dict(zip(columns, (rank, *row), strict=True)) for rank, row in enumerate(rows)]
-        path.write_text(json.dumps({"cluster": "tests", "policy": "none", "ranks": ranks}))
-        return ("-o", f"rank_map={path}")
-
-    options = ("-N2", "-n4", "--ntasks-per-node=2", "--gpus-per-node=4", "--cpu-bind=none")
-    job = f"{SHOW} $(grep Cpus_allowed_list /proc/self/status | cut -f2)"
-    launch = mapped(("n1", 0, 3), ("n1", 1, 1), ("n2", 1, 0), ("n2", 0, 2))
-    assert site.shown(*options, launch=launch, job=job) == [
-        "0 3,1 0",
-        "1 1,3 1",
-        "2 0,2 1",
-        "3 2,0 0",
-    ]
-    launch = mapped(*(("n2", 0, gpu) for gpu in range(4)))
-    refused = site.refused(*NODE, "-n4", "--gres=gpu:4", launch=launch)
+    mapped = ("-o", f"rank_map={path}")
+    rows = [{"rank": rank, "node": "n2", "gpu": rank} for rank in range(4)]
+    path.write_text(json.dumps({"ranks": rows}))
+    refused = site.refused(*NODE, "-n4", "--gres=gpu:4", launch=mapped)
     want = [f"{path}: rank {rank} belongs on n2, and runs on n1" for rank in range(4)]
     assert sorted(refused.splitlines()) == [f"gpulaunch: error: {line}" for line in want]
-    refused = site.refused(*NODE, "-n1", "--gres=gpu:1", launch=mapped(("n1", 0, 5)))
+    path.write_text(json.dumps({"ranks": [{"rank": 0, "node": "n1", "gpu": 5}]}))
+    refused = site.refused(*NODE, "-n1", "--gres=gpu:1", launch=mapped)
     want = f"{path}: rank 0 is to have GPU 5 of n1, not what slurm JOB granted"
     assert refused == complaint(want)
 
