@@ -170,11 +170,8 @@ def session(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Ite
     """Yield a session whose engine has the GPUs of dgx1-v100."""
     if not shutil.which("docker", path=SEARCHED):
         pytest.skip("no docker client is installed")
-    session = Session(tmp_path_factory.mktemp("records"), launcher)
-    try:
+    with closing(Session(tmp_path_factory.mktemp("records"), launcher)) as session:
         yield session
-    finally:
-        session.close()
 
 
 @pytest.mark.parametrize("line", _few("docker", "nvidia-docker"), ids=lambda line: line.source)

@@ -288,10 +288,8 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dgx1_v100")
-def test_gpus_that_nvml_tells_of(launcher: Launcher, slurm: Slurm) -> None:
+def test_gpus_that_nvml_tells_of(site: Site) -> None:
     """Ranks run on the nodes' own GPUs, their status is the step's, and no lease is left."""
-    slurm.await_idle()
-    site = Site(slurm, launcher)
     job = ("sh", "-c", "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; exit 3")
     done = site.run(*BOTH, *RUN, "--ranks", "4", "--gpu-pattern", "ring", "--", *job)
     ranks = sorted(line.split() for line in done.stdout.splitlines())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher
 
-_BUILT = Path(__file__).parent.parent.parent / "build" / "torch" / "venv" / "bin"
-TORCH = Path(os.environ.get("GPULAUNCH_TEST_TORCH") or _BUILT)
+ROOT = Path(__file__).parents[2]
+TORCH = Path(os.environ.get("GPULAUNCH_TEST_TORCH") or ROOT / "build" / "torch" / "venv" / "bin")
 pytestmark = pytest.mark.skipif(
     not (TORCH / "torchrun").exists(), reason="no torchrun: .ci/torch brings one"
 )
@@ -28,9 +28,6 @@ seen = [os.environ[name] for name in names] + [total.item()]
 os.write(1, (json.dumps(seen) + "\\n").encode())
 torch.distributed.destroy_process_group()
 """
-
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
@@ -54,7 +51,7 @@ def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
 
 def test_example_of_a_training(launcher: Launcher) -> None:
     """With PyTorch, examples/train.py comes to the same cubic as without."""
-    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(EXAMPLES / "train.py"))
+    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(ROOT / "examples" / "train.py"))
     assert done.stdout == (
         "training on GPUs 0\nloss 0.003744 at learning rate 0.5 after 500 steps\n"
     )

@@ -20,13 +20,7 @@ from mapping_problems import (
 from values import box, cards, machine, wired_up
 
 from gpulaunch.cluster.bisection import bisect
-from gpulaunch.cluster.cluster import (
-    Cluster,
-    Node,
-    Tree,
-    cpu_tree,
-    gpu_tree,
-)
+from gpulaunch.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
 from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem, judge, nodes_in_use
 from gpulaunch.cluster.multisect import to_nodes

@@ -19,14 +19,11 @@ from gpulaunch.scan import c_reader
 from gpulaunch.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
+SAID = {True: True, False: False, None: "unknown"}
 SET = Path(__file__).parents[1] / "scan_set"
 LABELS, RULES = (
     tomllib.loads((SET / name).read_text()) for name in ("expected.toml", "rules.toml")
 )
-
-
-def _said(sensitive: bool | None) -> bool | str:
-    return "unknown" if sensitive is None else sensitive
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -34,7 +31,7 @@ def test_labelled_program(name: str) -> None:
     """Calls, pattern and sensitivity of each program are what its label says; no other is found."""
     found = scan_sources({name: (SET / name).read_text()})
     calls = [[call.line, call.api, call.pattern] for call in found.calls]
-    got = {"calls": calls, "pattern": found.pattern, "sensitive": _said(found.sensitive)}
+    got = {"calls": calls, "pattern": found.pattern, "sensitive": SAID[found.sensitive]}
     assert got == LABELS[name]
 
 
@@ -50,7 +47,7 @@ def test_rule(rule: str) -> None:
     got = {
         "calls": len(found.calls),
         "pattern": found.pattern,
-        "sensitive": _said(found.sensitive),
+        "sensitive": SAID[found.sensitive],
         "confidence": found.confidence,
     }
     assert {key: got[key] for key in want} == want

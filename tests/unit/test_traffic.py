@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.files.toml import tomllib
 from gpulaunch.measure.run import GpuRun, PeerTraffic, Run
-from gpulaunch.measure.traffic import (
-    NOISE_BYTES,
-    NOISE_SHARE,
-    communication_of,
-    traffic_between,
-)
+from gpulaunch.measure.traffic import NOISE_BYTES, NOISE_SHARE, communication_of, traffic_between
 from gpulaunch.records import replace
 
 MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
