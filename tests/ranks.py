@@ -45,3 +45,18 @@ def crossed_matrix(directory: Path) -> str:
     path = directory / "crossed.csv"
     path.write_text("0,1,9,0\n1,0,0,9\n9,0,0,1\n0,9,1,0\n")
     return str(path)
+
+
+def write_cluster(directory: Path, nodes: str, cores: list[str]) -> str:
+    """Write the file of a cluster of nodes with eight GPUs at one switch; return its path."""
+    path = directory / "cluster.toml"
+    path.write_text(f"""\
+name = "small"
+source = "made up"
+nodes = [{{ names = "{nodes}", machine = "dgx1-v100", cores = {cores}, gb_per_s = 4.0 }}]
+
+[network]
+source = "made up"
+switches = [{{ name = "top", nodes = "{nodes}" }}]
+""")
+    return str(path)

@@ -15,6 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from gpulaunch.files.toml import tomllib
+
 NODES = ("n1", "n2")
 GPUS = 8
 CPUS = 16
@@ -24,59 +26,8 @@ TABLES = "GPULAUNCH_TEST_TABLES"
 """Variable of a job with the folder in which each node has an allocation table of its own."""
 
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
-
-_SLURM_CONF = """\
-ClusterName=tests
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthInfo=socket={directory}/munge.socket
-SlurmctldPort={ports[0]}
-StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool-%n
-SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdPidFile={directory}/%n.pid
-SlurmctldLogFile={directory}/slurmctld.log
-SlurmdLogFile={directory}/%n.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
-TaskProlog={directory}/task-prolog
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
-ReturnToService=2
-KillWait=2
-OverTimeLimit=0
-MpiDefault=none
-MailProg=/bin/true
-GresTypes=gpu,mps,shard
-TopologyPlugin=topology/tree
-{nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
-_NODE = (
-    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Sockets=2"
-    " CoresPerSocket={half} ThreadsPerCore=1 RealMemory=1000"
-    " Gres=gpu:h100:{gpus},mps:{mps},shard:{shards} State=UNKNOWN"
-)
-# mps and shard with a File= of their own end slurmd 22.05 when both are there.
-_GRES_CONF = """\
-AutoDetect=off
-NodeName={names} Name=gpu Type=h100 File={directory}/gpu[0-3] Cores=0-7
-NodeName={names} Name=gpu Type=h100 File={directory}/gpu[4-7] Cores=8-15
-NodeName={names} Name=mps Count={mps}
-NodeName={names} Name=shard Count={shards}
-"""
-_TOPOLOGY_CONF = "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n2\nSwitchName=top Switches=s[1-2]\n"
-_CGROUP_CONF = "CgroupAutomount=no\nConstrainDevices=no\n"
-_TASK_PROLOG = f"""\
-#!/bin/sh
-[ -z "${TABLES}" ] || echo "export GPULAUNCH_STATE_DIR=${TABLES}/$SLURMD_NODENAME"
-"""
 
 
 def why_not() -> str | None:
@@ -110,16 +61,9 @@ class Slurm:
     def start(self) -> None:
         """Start the daemons; return when the nodes are idle."""
         self._write_files()
-        files = [
-            f"--{name}={self.directory}/{file}"
-            for name, file in (
-                ("key-file", "munge.key"),
-                ("socket", "munge.socket"),
-                ("pid-file", "munged.pid"),
-                ("log-file", "munged.log"),
-                ("seed-file", "munge.seed"),
-            )
-        ]
+        names = ("key", "socket", "pid", "log", "seed")
+        options = {name: f"--{name}{'-file' * (name != 'socket')}" for name in names}
+        files = [f"{option}={self.directory}/munge.{name}" for name, option in options.items()]
         self._start("munged", "munged", "--foreground", "--force", *files)
         self._await((self.directory / "munge.socket").exists)
         self._start("slurmctld", "slurmctld", "-D")
@@ -152,49 +96,29 @@ class Slurm:
         return self.run("squeue", "-h", "-o", "%i").stdout.split()
 
     def close(self) -> None:
-        """Cancel all jobs, end the daemons and remove everything."""
-        with ExitStack() as stack:
-            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-            stack.callback(self._stop)
-            with suppress(SlurmError):
-                if jobs := self.jobs():
-                    self.run("scancel", "--full", "--signal=KILL", *jobs)
-                    self.run("scancel", *jobs)
-                    self.await_idle()
-
-    def _stop(self) -> None:
-        """End the daemons, those first that need the others."""
+        """Cancel all jobs, end the daemons, those first that need the others, and remove all."""
+        with suppress(SlurmError):
+            if jobs := self.jobs():
+                self.run("scancel", "--full", "--signal=KILL", *jobs)
+                self.run("scancel", *jobs)
+                self.await_idle()
         for daemon in reversed(self.daemons.values()):
             daemon.terminate()
             daemon.wait()
-        self.daemons.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _write_files(self) -> None:
         """Write the configuration, a key and the devices."""
-        host = socket.gethostname().partition(".")[0]
-        values = {
-            "directory": self.directory,
-            "host": host,
-            "names": ",".join(NODES),
-            "gpus": GPUS,
-            "mps": GPUS * 100,
-            "shards": GPUS * 4,
-            "cpus": CPUS,
-            "half": CPUS // 2,
-        }
-        ports = _free_ports(1 + len(NODES))
-        nodes = [
-            _NODE.format(name=name, port=port, **values)
-            for name, port in zip(NODES, ports[1:], strict=True)
+        values = {"directory": self.directory, "host": socket.gethostname().partition(".")[0]}
+        values |= {"names": ",".join(NODES), "gpus": GPUS, "mps": GPUS * 100, "shards": GPUS * 4}
+        values |= {"cpus": CPUS, "half": CPUS // 2, "tables": TABLES}
+        values["port"], *ports = _free_ports(1 + len(NODES))
+        lines = [
+            _TEXTS["node"].format(**values | {"name": name, "port": port})
+            for name, port in zip(NODES, ports, strict=True)
         ]
-        for name, text in (
-            ("slurm.conf", _SLURM_CONF.format(ports=ports, nodes="\n".join(nodes), **values)),
-            ("gres.conf", _GRES_CONF.format(**values)),
-            ("topology.conf", _TOPOLOGY_CONF),
-            ("cgroup.conf", _CGROUP_CONF),
-            ("task-prolog", _TASK_PROLOG),
-        ):
-            (self.directory / name).write_text(text)
+        for name, text in _TEXTS["files"].items():
+            (self.directory / name).write_text(text.format(nodes="\n".join(lines), **values))
         (self.directory / "task-prolog").chmod(0o755)
         key = self.directory / "munge.key"
         key.touch(mode=0o400)
@@ -224,13 +148,9 @@ class Slurm:
         while not condition():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             if ended:
-                logs = [
-                    line
-                    for path in sorted(self.directory.glob("*.log"))
-                    for line in path.read_text(errors="replace").splitlines()
-                    if "error" in line or "fatal" in line
-                ]
-                raise SlurmError("\n".join([f"Slurm did not get ready ({ended})", *logs[-8:]]))
+                logs = [path.read_text(errors="replace") for path in self.directory.glob("*.log")]
+                lines = [line for log in logs for line in log.splitlines() if "error" in line]
+                raise SlurmError("\n".join([f"Slurm did not get ready ({ended})", *lines[-8:]]))
             time.sleep(0.05)
 
 

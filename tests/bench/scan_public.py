@@ -32,16 +32,12 @@ def fetch(address: str, paths: list[str], folder: Path) -> None:
             keep(folder / name / path, urllib.request.urlopen(url, timeout=60).read())
         return
     name, version = address.split("==")
-    stems = {name, name.replace("-", "_")}
-    for stem in sorted(stems, reverse=True):
-        url = f"https://files.pythonhosted.org/packages/source/{name[0]}/{name}/{stem}-{version}.tar.gz"
-        try:
-            raw = urllib.request.urlopen(url, timeout=300).read()
-            break
-        except OSError as problem:
-            last = problem
-    else:
-        raise last
+    place = f"https://files.pythonhosted.org/packages/source/{name[0]}/{name}"
+    try:
+        raw = urllib.request.urlopen(f"{place}/{name}-{version}.tar.gz", timeout=300).read()
+    except OSError:
+        stem = name.replace("-", "_")
+        raw = urllib.request.urlopen(f"{place}/{stem}-{version}.tar.gz", timeout=300).read()
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         for member in archive:
             path = member.name.partition("/")[2]
@@ -54,21 +50,12 @@ def keep(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def scanned(path: Path) -> Scan | None:
-    try:
-        files, unread = read_sources(str(path))
-        return scan_sources(files, unread)
-    except GpulaunchError as problem:
-        print(f"{path}: {problem}")
-        return None
-
-
 def main() -> None:
     arguments = [one for one in sys.argv[1:] if one != "--wrong"]
     folder = Path(arguments[0] if arguments else tempfile.mkdtemp())
     for name in SETS:
-        print(f"\n{name}")
         labels = tomllib.loads(Path(__file__).with_name(name).read_text())
+        print(f"\n{name}")
         report(judged(labels, folder))
 
 
@@ -77,16 +64,15 @@ def judged(programs: Mapping[str, Mapping[str, Label]], folder: Path) -> Counter
     count = Counter[str]()
     for address, labels in programs.items():
         home = folder / address.replace("==", "@").split("@")[0]
-        missing = [path for path in labels if not (home / path).exists()]
-        if missing:
+        for path, label in labels.items():
             try:
-                fetch(address, missing, folder)
-            except OSError as problem:
-                print(f"{address}: not fetched: {problem}")
-        for path, (talks, patterns, sensitive) in labels.items():
-            found = scanned(home / path) if (home / path).exists() else None
-            if found:
-                judge(f"{home.name}/{path}", found, (talks, patterns, sensitive), count)
+                if not (home / path).exists():
+                    fetch(address, list(labels), folder)
+                found = scan_sources(*read_sources(str(home / path)))
+            except (OSError, GpulaunchError) as problem:
+                print(f"{home / path}: {problem}")
+            else:
+                judge(f"{home.name}/{path}", found, label, count)
     return count
 
 
@@ -114,10 +100,9 @@ def report(count: Counter[str]) -> None:
         "precision": (count["found"], count["said"]),
         "pattern": (count["pattern"], count["programs"]),
         "sensitivity": (count["sensitive"], count["programs"]),
-        "certain and wrong": (count["certain, wrong"], count["certain"]),
-        "likely and wrong": (count["likely, wrong"], count["likely"]),
-        "guess and wrong": (count["guess, wrong"], count["guess"]),
     }
+    for confidence in ("certain", "likely", "guess"):
+        figures[f"{confidence} and wrong"] = count[f"{confidence}, wrong"], count[confidence]
     print(f"{count['programs']} programs, {count['talk']} that communicate")
     for name, (part, whole) in figures.items():
         print(f"{name:18} {part:3} of {whole:3}  {100 * part / (whole or 1):5.1f} %")

@@ -1,54 +1,22 @@
-"""`gpulaunch cluster map`: the installed command, its formats, and what it refuses."""
+"""`gpulaunch cluster map`: its formats, what it refuses, and policies that ask Scotch's gmap."""
 
 import json
-import os
-import pty
-import re
-import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from conftest import Launcher, complaint
+from hypothesis import given
+from mapping_problems import check_places, larger, maximum, problem, small_problems, switch
+from ranks import write_cluster
+from values import box
 
-from gpulaunch.cluster.scotch import find_gmap
-
-SMALL = """\
-name = "small"
-source = "made up"
-
-[[nodes]]
-names = "n[1-2]"
-machine = "dgx1-v100"
-cores = ["0-1", "10-11"]
-gb_per_s = 4.0
-
-[network]
-source = "made up"
-
-[[network.switches]]
-name = "top"
-nodes = "n[1-2]"
-"""
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> str:
-    """Write a cluster of two nodes with four cores each; return its path."""
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    return str(path)
-
-
-def mapped(launcher: Launcher, *arguments: str) -> str:
-    """Return what a map prints on stdout."""
-    done = launcher.run("cluster", "map", *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
-IN_ORDER = ("--policy", "default")
-
+from gpulaunch.cluster.cluster import Cluster, Node, Tree
+from gpulaunch.cluster.cluster_file import load_cluster
+from gpulaunch.cluster.mapping import MappingProblem
+from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
+from gpulaunch.cluster.traffic import RankTraffic
+from gpulaunch.errors import UsageError
 
 FILES = {
     "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"
@@ -60,56 +28,15 @@ FILES = {
 }
 
 
-def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
+def test_files_for_every_engine(launcher: Launcher, tmp_path: Path) -> None:
     """-o writes the map for each engine as that reads it."""
-    directory = tmp_path / "map"
-    mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "-o", str(directory))
+    path, directory = write_cluster(tmp_path, "n[1-2]", ["0-1", "10-11"]), tmp_path / "map"
+    options = ("--ranks", "5", "--policy", "default", "-o", str(directory))
+    done = launcher.run("cluster", "map", "--cluster", path, *options)
+    assert (done.returncode, done.stderr) == (0, "")
     found = {path.name: path.read_text() for path in directory.iterdir()}
     assert len(json.loads(found.pop("map.json"))["ranks"]) == 5
     assert found == {name: text.replace("|", "\n") + "\n" for name, text in FILES.items()}
-
-
-PATTERNS = ("--cpu-pattern", "2d", "--gpu-pattern", "col")
-
-
-def test_each_policy_maps_every_rank(launcher: Launcher) -> None:
-    """By every policy, each rank of the paper's cluster has a core and a GPU of its own."""
-    listed = mapped(launcher, "--help")
-    policies = re.search(r"--policy P\s+(.*?) \(default", listed, re.DOTALL)[1]
-    for policy in re.sub(r"\s+", "", policies).split(","):
-        if "scotch" in policy and not find_gmap():
-            continue
-        found = json.loads(
-            mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--policy", policy, "--json")
-        )["ranks"]
-        assert [rank["rank"] for rank in found] == list(range(64))
-        assert set(Counter(rank["node"] for rank in found).values()) == {8}
-        assert len({(rank["node"], rank["core"]) for rank in found}) == 64
-        assert len({(rank["node"], rank["gpu"]) for rank in found}) == 64
-
-
-def test_tables_fit(launcher: Launcher) -> None:
-    """On a terminal of 40 columns the tables of ranks and loads fit."""
-    controller, terminal = pty.openpty()
-    environment = {**launcher.environment, "COLUMNS": "40", "TERM": "xterm"}
-    command = [launcher.script, "cluster", "map", "--cluster", "magc-a", *PATTERNS, "--explain"]
-    with subprocess.Popen(command, stdout=terminal, env=environment) as process:
-        os.close(terminal)
-        printed = b""
-        try:
-            while part := os.read(controller, 4096):
-                printed += part
-        except OSError:  # the terminal's other end is closed
-            pass
-        os.close(controller)
-    assert process.returncode == 0
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", printed.decode())
-    lines = shown.replace("\r", "").split("\n")
-    assert "64 ranks on 4 nodes of magc-a" in shown.replace("\r\n", " ")
-    assert max(map(len, lines)) <= 40
-    levels = [line for line in lines if re.search(r" (network|CPU|GPU): ", line)]
-    assert len(levels) == 7
-    assert not [line for line in levels if "…" in re.split("network|CPU|GPU", line)[0]]
 
 
 def test_more_ranks_than_places(launcher: Launcher, tmp_path: Path) -> None:
@@ -121,3 +48,59 @@ def test_more_ranks_than_places(launcher: Launcher, tmp_path: Path) -> None:
     want += "64 GPUs and 96 cores, and take 64"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint(want))
     assert not directory.exists()
+
+
+# Policies that ask Scotch
+
+needs_scotch = pytest.mark.skipif(not find_gmap(), reason="Scotch's gmap is not installed")
+
+
+@needs_scotch
+@given(case=small_problems())
+def test_auto_maps_every_problem(case: MappingProblem) -> None:
+    """Where Scotch does not take a tree, auto has multisect's mapping; each rank has its place."""
+    check_places(case, MAPPING_POLICIES["auto"](case))
+
+
+@needs_scotch
+def test_heuristic_and_scotch_reach_the_same_congestion() -> None:
+    """On cluster A, MAGC's heuristic and Scotch have the same worst link (Figure 4)."""
+    for pair in ("2D-3D", "COL-2D weighted", "3D-COL"):
+        case = problem(load_cluster("magc-a"), pair)
+        assert maximum("magc", case) == pytest.approx(maximum("magc_scotch", case))
+
+
+@needs_scotch
+def test_auto_takes_the_better_one() -> None:
+    """With Scotch, auto has the least congestion of it and multisect, alike each time."""
+    case = problem(larger((8, 8), (16.0, 4.0)), "2D-3D", 512, seed=1)
+    assert maximum("magc_scotch", case) < maximum("multisect", case)
+    assert maximum("auto", case) == maximum("magc_scotch", case)
+
+
+CHAIN = RankTraffic(4, ((0, 1, 9.0), (1, 2, 1.0), (2, 3, 9.0)))
+
+
+@needs_scotch
+def test_trees_that_scotch_does_not_take() -> None:
+    """A tree whose links differ is refused by name; one leaf has all ranks."""
+    assert map_by_scotch(CHAIN, switch(1.0), 4) == [0, 0, 0, 0]
+    first, *others = map_by_scotch(CHAIN, switch(1.0, 1.0), 2)
+    assert others == [first, 1 - first, 1 - first]
+    with pytest.raises(UsageError, match=r"^Scotch maps to even trees only"):
+        map_by_scotch(CHAIN, switch(1.0, 2.0), 2)
+    crossed = Tree((-1, 0, 0), (0.0, 1.0, 1.0), ("s", "a", "b"), (2, 1))
+    with pytest.raises(UsageError, match=r"^Scotch maps to even trees only"):
+        map_by_scotch(CHAIN, crossed, 2)
+
+
+def test_without_scotch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gmap, auto is multisect, and the policy that needs it says what to install."""
+    monkeypatch.setenv("PATH", "")
+    case = MappingProblem(
+        Cluster("c", "made up", (Node("n", box(2), ((0, 1),)),) * 2, switch(1.0, 1.0)), CHAIN, CHAIN
+    )
+    assert MAPPING_POLICIES["auto"](case) == MAPPING_POLICIES["multisect"](case)
+    with pytest.raises(UsageError, match="Scotch's program gmap not found") as caught:
+        MAPPING_POLICIES["magc_scotch"](case)
+    assert caught.value.hint == "Debian has it in package scotch"

@@ -15,9 +15,7 @@ PRINTING = [
     ("--help",),
     (*DGX, "--dry-run", "--json", "--", "x"),
     ("status", *DGX),
-    ("status", "--json", *DGX),
     ("topo", "--svg", "-", *DGX),
-    ("profile", "list"),
     ("free", "--mine", *DGX),
     KEEP,
     ("simulate", *DGX, "--jobs", str(ROOT / "examples" / "jobs.toml")),
@@ -32,29 +30,21 @@ def test_output_that_cannot_be_written(launcher: Launcher, arguments: tuple[str,
 
     With stdout closed it ends, too, and no message names a source file.
     """
+    options = {"capture_output": False, "stderr": subprocess.PIPE, "text": True}
     with open("/dev/full", "w") as full:
-        written = run_into(launcher, full.fileno(), arguments)
+        written = launcher.run(*arguments, stdout=full, **options)
     error = complaint("cannot write to stdout: no space left on device")
     assert (written.returncode, written.stderr.splitlines()[:1]) == (125, error.splitlines())
 
     read_end, write_end = os.pipe()
     os.close(read_end)
-    piped = run_into(launcher, write_end, arguments)
+    piped = launcher.run(*arguments, stdout=write_end, **options)
     os.close(write_end)
     assert (piped.returncode, piped.stderr) == (-signal.SIGPIPE, "")
 
     closed = in_shell(launcher, 'exec "$@" >&-', *arguments)
     assert closed.returncode in (0, 125)
     assert names_no_source(written.stderr + closed.stderr)
-
-
-def run_into(
-    launcher: Launcher, stdout: int, arguments: tuple[str, ...]
-) -> subprocess.CompletedProcess[str]:
-    """Run a command whose stdout is this descriptor."""
-    return launcher.run(
-        *arguments, capture_output=False, stdout=stdout, stderr=subprocess.PIPE, text=True
-    )
 
 
 def in_shell(launcher: Launcher, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -69,13 +59,3 @@ def names_no_source(said: str) -> bool:
     """Return whether no message has the name of a file of Python."""
     lines = said.splitlines()
     return not [line for line in lines if line.startswith("gpulaunch:") and ".py" in line]
-
-
-def test_too_few_descriptors(launcher: Launcher) -> None:
-    """Where a system call fails, the message has its reason and names no source file."""
-    for limit in range(5, 12):
-        for arguments in (KEEP, ("-d", "-n", "1", *DGX, "--", "true")):
-            done = in_shell(launcher, f'ulimit -n {limit}; exec "$@"', *arguments)
-            assert names_no_source(done.stderr), done.stderr
-            assert done.returncode in (0, 1, 125)  # 1: Python itself did not start
-    launcher.run("free", "--mine", *DGX)

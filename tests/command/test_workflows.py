@@ -1,4 +1,4 @@
-"""gpulaunch as the prefix of steps: of scripts, make, GNU parallel and Snakemake."""
+"""gpulaunch as the prefix of steps: of scripts, GNU parallel and Snakemake."""
 
 import os
 import re
@@ -57,17 +57,11 @@ def place(launcher: Launcher, tmp_path: Path) -> Workplace:
     return Workplace(launcher, tmp_path)
 
 
-def shell(launcher: Launcher, script: str, **variables: str) -> tuple[int, str]:
+def shell(place: Workplace, script: str) -> tuple[int, str]:
     """Run a script by bash; return its exit status and its output."""
-    done = subprocess.run(
-        ["bash", "-c", script],
-        env=launcher.environment | variables,
-        cwd=launcher.state.parent,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    with place.start("bash", "-c", script) as process:
+        output = process.communicate()[0]
+    return process.returncode, output
 
 
 def block(language: str, has: str) -> str:
@@ -77,71 +71,52 @@ def block(language: str, has: str) -> str:
     return found
 
 
-def test_a_program_as_lease_command(launcher: Launcher) -> None:
+def test_a_program_as_lease_command(place: Workplace) -> None:
     """The page's gpu-lease takes a project's name, and scripts inside see that it holds a lease."""
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    program = launcher.state.parent / "gpu-lease"
+    program = place.directory / "gpu-lease"
     program.write_text(block("bash", "GPU_LEASE_HELD"))
     program.chmod(0o755)
     inside = "gpulaunch status | grep -o my-project | uniq; kill -0 ${GPU_LEASE_HELD##*:}; exit 4"
-    done = shell(launcher, f"./gpu-lease --project my-project -- sh -c '{inside}'")
+    done = shell(place, f"./gpu-lease --project my-project -- sh -c '{inside}'")
     assert done == (4, "my-project\n")
 
 
-def test_in_place_of_gpu_lock_exec(launcher: Launcher) -> None:
+def test_in_place_of_gpu_lock_exec(place: Workplace) -> None:
     """The page's function and its file take what gpu_lock_exec.py takes."""
-    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    (launcher.state.parent / "gpu_lock_exec.py").write_text(block("python", "--count"))
+    (place.directory / "gpu_lock_exec.py").write_text(block("python", "--count"))
     show = "--count 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES \"$1\"; exit 5' sh 'a  b'"
     function = block("sh", "gpu_lock_exec()").splitlines()[0]
-    assert shell(launcher, f"{function}\ngpu_lock_exec {show}") == (5, "0,3 a  b\n")
-    assert shell(launcher, f"python3 gpu_lock_exec.py {show}") == (5, "0,3 a  b\n")
+    assert shell(place, f"{function}\ngpu_lock_exec {show}") == (5, "0,1 a  b\n")
+    assert shell(place, f"python3 gpu_lock_exec.py {show}") == (5, "0,1 a  b\n")
 
 
-@pytest.mark.parametrize(
-    ("program", "command"),
-    [
-        ("make", "make -s -j {jobs} {numbers}"),
-        ("parallel", "parallel -j {jobs} gpulaunch --wait -- python3 train.py ::: {numbers}"),
-    ],
-)
-def test_more_steps_than_gpus(place: Workplace, program: str, command: str) -> None:
+@pytest.mark.skipif(not shutil.which("parallel"), reason="needs GNU parallel")
+def test_more_steps_than_gpus(place: Workplace) -> None:
     """Six steps at once on two GPUs take turns: no GPU is had twice, and each step has one."""
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program}")
-    numbers = " ".join(map(str, range(JOBS)))
-    recipe = "\tgpulaunch --wait -- python3 train.py $@\n"
-    (place.directory / "Makefile").write_text(f".PHONY: {numbers}\n{numbers}:\n{recipe}")
-    output = place.run("bash", "-c", command.format(jobs=JOBS, numbers=numbers))
+    steps = ("parallel", "-j", f"{JOBS}", "gpulaunch --wait -- python3 train.py", ":::")
+    output = place.run(*steps, *map(str, range(JOBS)))
     shown = re.findall(r"^[01]$", output, re.MULTILINE)
     assert (len(shown), set(shown)) == (JOBS, {"0", "1"})
 
 
-@pytest.fixture
-def snakemake(place: Workplace) -> Workplace:
-    """Return a workplace where Snakemake can be started."""
-    if not SNAKEMAKE:
-        pytest.skip("needs GPULAUNCH_TEST_SNAKEMAKE, the folder with Snakemake's programs")
-    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
-    return place
-
-
-def test_the_example_for_snakemake(snakemake: Workplace) -> None:
+@pytest.mark.skipif(not SNAKEMAKE, reason="needs GPULAUNCH_TEST_SNAKEMAKE, Snakemake's programs")
+def test_snakemake(place: Workplace) -> None:
     """With -j 8 on two GPUs the example's steps take turns, and the last one has both."""
-    shutil.copy(ROOT / "examples" / "Snakefile", snakemake.directory)
-    snakemake.run("snakemake", "-j", "8")
-    trained = [path.read_text() for path in sorted(snakemake.directory.glob("seed-*.txt"))]
+    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
+    shutil.copy(ROOT / "examples" / "Snakefile", place.directory)
+    place.run("snakemake", "-j", "8")
+    trained = [path.read_text() for path in sorted(place.directory.glob("seed-*.txt"))]
     assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
-    assert (snakemake.directory / "final.txt").read_text() == "0,1\n"
+    assert (place.directory / "final.txt").read_text() == "0,1\n"
 
 
-def test_a_prefix_for_all_rules_of_snakemake(snakemake: Workplace) -> None:
+@pytest.mark.skipif(not SNAKEMAKE, reason="needs GPULAUNCH_TEST_SNAKEMAKE, Snakemake's programs")
+def test_a_prefix_for_all_rules_of_snakemake(place: Workplace) -> None:
     """The page's shell.prefix puts the launch before each rule's command."""
-    (snakemake.directory / "Snakefile").write_text(
-        block("python", "shell.prefix")
-        + "rule all:\n    input: expand('seed-{seed}', seed=range(6))\n"
-        + "rule train:\n    output: 'seed-{seed}'\n    shell: 'python3 train.py >{output}'\n"
-    )
-    snakemake.run("snakemake", "-j", "8")
-    trained = [path.read_text() for path in snakemake.directory.glob("seed-*")]
-    assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
+    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
+    rule = "rule all:\n    output: 'gpu'\n    shell: 'printenv CUDA_VISIBLE_DEVICES >{output}'\n"
+    (place.directory / "Snakefile").write_text(block("python", "shell.prefix") + rule)
+    with place.start("snakemake", "-j", "1") as process:
+        output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert (place.directory / "gpu").read_text() in ("0\n", "1\n")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ from command_lines import CommandLine
 from conftest import DGX, Launcher, held
 from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
+
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.docker.flags import DOCKER
 
 UUIDS = [f"GPU-dgx1-v100-{index}" for index in range(8)]
 KIND = "nvidia.com/gpu="
@@ -55,11 +58,13 @@ class Session:
         folder: where clients are called.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, launcher: Launcher) -> None:
         self.engine = RecordingEngine(home)
         self.engine.answers = dict(ANSWERS)
         link_compose(home)
         self.home = self.folder = home
+        self.launcher = launcher
+        self.launcher.environment["PATH"] += f":{SEARCHED}"
         self.terminal, self.stdin = os.openpty()  # clients refuse -it without one
         (home / "env.txt").write_text("JULIA_NUM_THREADS=4\n")
 
@@ -68,47 +73,48 @@ class Session:
         os.close(self.terminal)
         os.close(self.stdin)
 
-    def run(
+    def start(
         self, words: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+    ) -> "subprocess.Popen[str]":
+        """Start a command of docker's client, or of gpulaunch."""
         self.engine.requests.clear()
-        return subprocess.run(
-            words,
-            env={**environment, "DOCKER_HOST": self.engine.host, "DOCKER_CONFIG": str(self.home)},
-            cwd=self.folder,
-            stdin=self.stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        own = {"DOCKER_HOST": self.engine.host, "DOCKER_CONFIG": str(self.home)}
+        options = {"env": {**self.launcher.environment, **environment, **own}}
+        options |= {"cwd": self.folder, "stdin": self.stdin}
+        if words[0] == "gpulaunch":
+            return self.launcher.start(*words[1:], **options)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(words, **pipes, **options)
 
 
 class Made(NamedTuple):
     """What a command line makes.
 
     Attributes:
-        image: the container's image; None if there is no container.
-        container: the container, without orders of no effect.
+        container: the container, without orders of no effect; none if the client complains.
         rest: the same without its GPUs, the names of its lease, and what compose computes of them.
         gpus: its GPUs: indices, and in the line's own words what is no UUID.
         complaint: what the client printed on standard error if there is no container.
     """
 
-    image: str | None
     container: dict[str, Any]
     rest: dict[str, Any]
     gpus: list[int | str]
     complaint: str
 
 
-def made_by_docker(session: Session, words: Sequence[str], environment: Mapping[str, str]) -> Made:
-    """Run a command of docker's client, and return what it asks the engine to make."""
-    done = session.run(words, environment)
+def made_by(session: Session, words: Sequence[str], environment: Mapping[str, str]) -> Made:
+    """Run a command, and return what it asks the engine to make."""
+    return made(session, session.start(words, environment))
+
+
+def made(session: Session, process: "subprocess.Popen[str]") -> Made:
+    """Return what a command has asked the engine to make when it has ended."""
+    complaint = process.communicate()[1]
     containers = session.engine.documents("/containers/create")
     if not containers:
-        assert done.returncode > 0
-        return Made(None, {}, {}, [], done.stderr)
+        assert process.returncode > 0
+        return Made({}, {}, [], complaint)
     (container,) = containers
     slug = container["Labels"].get("com.docker.compose.slug")
     if slug:  # a random part of names
@@ -125,7 +131,7 @@ def made_by_docker(session: Session, words: Sequence[str], environment: Mapping[
         "Labels": {name: text for name, text in labels.items() if name not in ours},
         "HostConfig": {**host, "DeviceRequests": None},
     }
-    return Made(container["Image"], container, rest, _gpus(host, variables), "")
+    return Made(container, rest, _gpus(host, variables), "")
 
 
 def _gpus(host: Mapping[str, Any], variables: Sequence[str]) -> list[int | str]:
@@ -140,48 +146,48 @@ def _gpus(host: Mapping[str, Any], variables: Sequence[str]) -> list[int | str]:
     return sorted((UUIDS.index(uuid) if uuid in UUIDS else uuid for uuid in uuids), key=str)
 
 
-def cases() -> Iterator[Any]:
-    """Yield lines of docker and nvidia-docker, as parameters of a test.
+def _news(line: CommandLine) -> set[str]:
+    """Return what a line may be chosen for: its flags, and how it asks for GPUs."""
+    if line.client == "docker compose":
+        return {word for word in line.words if word.startswith("-")}
+    flags = {flag.name for flag in read_command(("docker", *line.words[1:]), DOCKER).flags}
+    return {*flags, f"{line.client} {line.gpus} {'--gpus' in flags} {'--runtime' in flags}"}
 
-    Each has a flag, or asks for GPUs, as none before it does.
-    """
-    seen = set()
-    for number, line in enumerate(command_lines.for_clients("docker", "nvidia-docker"), 1):
-        flags = {word.partition("=")[0] for word in line.words if word.startswith("-")}
-        news = {*flags, f"{line.client} {line.gpus} {'--gpus' in flags} {'--runtime' in flags}"}
-        if news - seen:
-            yield pytest.param(line, id=f"{number} {line.source}")
-        seen |= news
+
+def _few(*clients: str) -> list[CommandLine]:
+    """Return few lines for some clients that have all flags and ways to ask for GPUs."""
+    lines = command_lines.for_clients(*clients)
+    wanted = set[str]().union(*map(_news, lines))
+    chosen = []
+    while wanted:
+        chosen.append(max(lines, key=lambda line: len(_news(line) & wanted)))
+        wanted -= _news(chosen[-1])
+    return chosen
 
 
 @pytest.fixture
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Iterator[Session]:
     """Yield a session whose engine has the GPUs of dgx1-v100."""
     if not shutil.which("docker", path=SEARCHED):
         pytest.skip("no docker client is installed")
-    session = Session(tmp_path_factory.mktemp("records"))
-    try:
+    with closing(Session(tmp_path_factory.mktemp("records"), launcher)) as session:
         yield session
-    finally:
-        session.close()
 
 
-@pytest.mark.parametrize("line", list(cases()))
-def test_line(session: Session, launcher: Launcher, line: CommandLine) -> None:
+@pytest.mark.parametrize("line", _few("docker", "nvidia-docker"), ids=lambda line: line.source)
+def test_line(session: Session, line: CommandLine) -> None:
     """A line with gpulaunch before it makes the same container, with the GPUs that it asks for."""
-    environment = launcher.environment | line.environment
-    environment["PATH"] += f":{SEARCHED}"
-    alone = made_by_docker(session, ["docker", *line.words[1:]], environment)
-    if alone.image and line.gpus not in (1, "other maker"):
-        name = urllib.parse.quote(alone.image, safe=":@")
+    alone = made_by(session, ["docker", *line.words[1:]], line.environment)
+    if alone.container and line.gpus not in (1, "other maker"):
+        name = urllib.parse.quote(alone.container["Image"], safe=":@")
         session.engine.answers[f"/images/{name}/json"] = SAYS_ALL
     # Beside a lease of GPU 6 the first choice is not GPU 0, which most lines name.
-    beside = held(launcher, *DGX, "--only", "6") if isinstance(line.gpus, list) else nullcontext()
-    with beside:
-        ours = made_by_docker(session, [launcher.script, *DGX, *line.words], environment)
+    names_gpus = isinstance(line.gpus, list)
+    with held(session.launcher, *DGX, "--only", "6") if names_gpus else nullcontext():
+        ours = made_by(session, ["gpulaunch", *DGX, *line.words], line.environment)
     match line.gpus:
         case "refused":
-            assert (ours.image, ours.complaint > "") == (None, True)
+            assert (ours.container, ours.complaint > "") == ({}, True)
         case "other maker":
             assert (ours.complaint, ours.container) == ("", alone.container)
         case gpus:
@@ -204,14 +210,11 @@ SERVICE = {
 
 def write_project(line: CommandLine, folder: Path) -> None:
     """Write the files that a line of docker compose is about, the last one with the GPUs."""
-    said = [
-        (word, after)
-        for word, after in itertools.pairwise([*line.words, ""])
-        if word in ("-f", "--file", "--env-file", "--profile")
-    ]
-    files = [folder / after for word, after in said if word in ("-f", "--file")]
-    files = files or [folder / "docker-compose.yml"]
-    for path in (*files, *(folder / after for word, after in said if word == "--env-file")):
+    said: dict[str, list[str]] = {}
+    for word, after in itertools.pairwise(line.words):
+        said.setdefault({"--file": "-f"}.get(word, word), []).append(after)
+    files = [folder / name for name in said.get("-f", ["docker-compose.yml"])]
+    for path in (*files, *(folder / name for name in said.get("--env-file", []))):
         path.parent.mkdir(exist_ok=True)
         path.write_text("OF_PROJECT=5\n")
     (files[0].parent / "service.env").write_text("OF_SERVICE=a$$b\n")
@@ -219,31 +222,35 @@ def write_project(line: CommandLine, folder: Path) -> None:
     count = line.gpus if line.gpus in (1, "all") else 2
     reserved = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
     deploy = {"deploy": {"resources": {"reservations": {"devices": [reserved]}}}}
-    profiles = {"profiles": [after for word, after in said if word == "--profile"]}
-    services = {name: {**SERVICE, **profiles}, "off": {"image": "off:1", "profiles": ["off"]}}
-    files[0].write_text(json.dumps({"services": services, "volumes": {"kept": {}}}))
+    service = {**SERVICE, "profiles": said.get("--profile", [])}
+    services = {name: service, "off": {"image": "off:1", "profiles": ["off"]}}
     if files[1:]:
         files[-1].write_text(json.dumps({"services": {name: deploy}}))
     else:
-        services[name] |= deploy
-        files[0].write_text(json.dumps({"services": services, "volumes": {"kept": {}}}))
+        service |= deploy
+    files[0].write_text(json.dumps({"services": services, "volumes": {"kept": {}}}))
 
 
-@pytest.mark.parametrize(
-    "line", command_lines.for_clients("docker compose"), ids=lambda line: line.source
-)
-def test_line_of_compose(session: Session, launcher: Launcher, line: CommandLine) -> None:
+def test_lines_of_compose(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A line of docker compose with gpulaunch before it makes the same container, with its GPUs."""
-    session.folder = session.home / "parent" / "project"
-    session.folder.mkdir(parents=True)
-    write_project(line, session.folder)
-    environment = launcher.environment | {"PATH": f"{launcher.environment['PATH']}:{SEARCHED}"}
-    if session.run(["docker", "compose", "version"], environment).returncode:
-        pytest.skip("not installed: docker compose")
-    alone = made_by_docker(session, line.words, environment)
-    beside = session.engine.documents("s/create")[:-1]  # a network and a volume
-    ours = made_by_docker(session, [launcher.script, *DGX, *line.words], environment)
-    assert (ours.complaint, ours.rest) == ("", alone.rest)
-    assert session.engine.documents("s/create")[:-1] == beside
-    asked = {"1": 1, "all": 8}.get(str(line.gpus), 2)
-    assert (alone.gpus[0], len(ours.gpus)) == ("-1" if asked == 8 else f"{asked}", asked)
+    begun = []
+    with ExitStack() as stack:
+        for line in _few("docker compose"):
+            home = tmp_path_factory.mktemp("records")
+            session = stack.enter_context(closing(Session(home, Launcher(home))))
+            session.folder = home / "parent" / "project"
+            session.folder.mkdir(parents=True)
+            write_project(line, session.folder)
+            alone = made_by(session, line.words, {})
+            if not alone.container:
+                pytest.skip(f"docker compose does not run here: {alone.complaint}")
+            beside = session.engine.documents("s/create")[:-1]  # a network and a volume
+            process = session.start(["gpulaunch", *DGX, *line.words], {})
+            begun.append((line, session, alone, beside, process))
+        # Each waits for seconds, as this engine tells of no events.
+        for line, session, alone, beside, process in begun:
+            ours = made(session, process)
+            assert (ours.complaint, ours.rest) == ("", alone.rest), line.source
+            assert session.engine.documents("s/create")[:-1] == beside
+            asked = {"1": 1, "all": 8}.get(str(line.gpus), 2)
+            assert (alone.gpus[0], len(ours.gpus)) == ("-1" if asked == 8 else f"{asked}", asked)

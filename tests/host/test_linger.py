@@ -30,19 +30,16 @@ def test_scope(
     launcher: Launcher, tmp_path: Path, answer: str, scope: str, *, lingers: bool
 ) -> None:
     """systemd-run --scope starts the launch of one who lingers, if it can, and of nobody else."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "systemd-run").write_text(SYSTEMD_RUN)
-    (programs / "systemd-run").chmod(0o755)
-    asked = tmp_path / "asked"
+    program, asked = tmp_path / "systemd-run", tmp_path / "asked"
+    program.write_text(SYSTEMD_RUN)
+    program.chmod(0o755)
     launcher.environment |= {"ANSWER": answer, "ASKED": str(asked)}
-    launcher.environment["PATH"] = f"{programs}:{launcher.environment['PATH']}"
+    launcher.environment["PATH"] = f"{tmp_path}:{launcher.environment['PATH']}"
     command = [launcher.script, "-qd", *DGX, "--name", "a", "--", "sh", "-c", "echo $SCOPE; exit 3"]
-    if lingers:
-        command = ["unshare", "--mount", "sh", "-c", LINGERING, "sh", *command]
-    done = subprocess.run(
-        command, env=launcher.environment, capture_output=True, text=True, check=False
-    )
+    script = LINGERING if lingers else 'exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
+    environment = launcher.environment
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("may not mount here")
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher
 
-_BUILT = Path(__file__).parent.parent.parent / "build" / "torch" / "venv" / "bin"
-TORCH = Path(os.environ.get("GPULAUNCH_TEST_TORCH") or _BUILT)
+ROOT = Path(__file__).parents[2]
+TORCH = Path(os.environ.get("GPULAUNCH_TEST_TORCH") or ROOT / "build" / "torch" / "venv" / "bin")
 pytestmark = pytest.mark.skipif(
     not (TORCH / "torchrun").exists(), reason="no torchrun: .ci/torch brings one"
 )
@@ -30,59 +30,28 @@ torch.distributed.destroy_process_group()
 """
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def workers(output: str) -> list[list[object]]:
-    """Return what the workers saw, by LOCAL_RANK."""
-    return sorted(json.loads(line) for line in output.splitlines() if line.startswith("["))
-
-
-def test_around_torchrun(launcher: Launcher, tmp_path: Path) -> None:
-    """All workers have one lease, and its GPUs in rank order: worker i uses the i-th of them."""
-    worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
-    launch = [*DGX, "-n", "2", "--pattern", "chain"]
-    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    planned = json.loads(launcher.run(*launch, "--dry-run", "--json", "--", "true").stdout)
-    done = launcher.run(*launch, "--", *torchrun, str(worker))
-    assert done.returncode == 0, done.stderr
-    seen = workers(done.stdout)
-    gpus = ",".join(str(gpu["index"]) for gpu in planned["gpus"])
-    assert [(rank, visible, total) for rank, visible, _, total in seen] == [
-        (str(rank), gpus, 3) for rank in range(2)
-    ]
-    assert len({lease for _, _, lease, _ in seen}) == 1
-    assert launcher.records() == []
-
-
 def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
-    """With a launch around each worker, LOCAL_RANK is the position of its GPU as well."""
+    """With a launch around each worker, LOCAL_RANK is the position of its GPU, in rank order."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
+    chain = (*DGX, "--pattern", "chain", "-n")
+    planned = json.loads(launcher.run(*chain, "2", "--dry-run", "--json", "--", "true").stdout)
     torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python"]
-    launch = [launcher.script, *DGX, "-n", "1", "--", str(TORCH / "python"), str(worker)]
-    planned = json.loads(launcher.run(*DGX, "-n", "2", "--dry-run", "--json", "--", "true").stdout)
-    done = subprocess.run(
-        [*torchrun, *launch],
-        env=launcher.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    launch = [launcher.script, *chain, "1", "--", str(TORCH / "python"), str(worker)]
+    options = {"env": launcher.environment, "capture_output": True, "text": True}
+    done = subprocess.run([*torchrun, *launch], check=False, **options)
     assert done.returncode == 0, done.stderr
-    seen = workers(done.stdout)
+    seen = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     gpus = ",".join(str(gpu["index"]) for gpu in planned["gpus"])
-    assert [(rank, visible, total) for rank, visible, _, total in seen] == [
-        (str(rank), gpus, 3) for rank in range(2)
-    ]
+    shown = [(rank, visible, total) for rank, visible, _, total in seen]
+    assert shown == [("0", gpus, 3), ("1", gpus, 3)]
     assert len({lease for _, _, lease, _ in seen}) == 2
     assert launcher.records() == []
 
 
 def test_example_of_a_training(launcher: Launcher) -> None:
     """With PyTorch, examples/train.py comes to the same cubic as without."""
-    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(EXAMPLES / "train.py"))
+    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(ROOT / "examples" / "train.py"))
     assert done.stdout == (
         "training on GPUs 0\nloss 0.003744 at learning rate 0.5 after 500 steps\n"
     )

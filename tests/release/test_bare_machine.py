@@ -20,12 +20,6 @@ FISH = re.search(r"```fish\n(.*?)```", GUIDE, re.DOTALL)[1]
 SAYS_ITS_VERSION = f"gpulaunch {VERSION}\n"
 
 
-def readme_command(part: str) -> str:
-    """Return the README's command that has this part."""
-    lines = (ROOT / "README.md").read_text().splitlines()
-    return next(line for line in lines if line.startswith("python3 -m venv") and part in line)
-
-
 def guide(heading: str) -> list[str]:
     """Return the blocks of commands below a heading of the guide."""
     section = re.search(rf"^#+ {heading}$(.*?)(^#|\Z)", GUIDE, re.MULTILINE | re.DOTALL)[1]
@@ -70,17 +64,6 @@ def in_terminal(machine: BareMachine, user: str, script: str) -> str:
     print(f"{script}: {time.monotonic() - began:.1f} s\n{printed}")
     assert status == 0
     return printed
-
-
-def test_readme_passes_the_tests(bare_machine: BareMachine) -> None:
-    """The README's test command passes, here for the tests of help."""
-    user = bare_machine.add_user()
-    options = "-q -n 0 -m unit -k help"  # imports all tests, once
-    done = bare_machine.run(user, f"{CLONE}{readme_command('-m pytest')} {options}")
-    print(done.stdout, done.stderr)  # shown if the test fails
-    assert done.returncode == 0
-    assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
-    assert bare_machine.do(user, "gpulaunch/.venv/bin/gpulaunch --version") == SAYS_ITS_VERSION
 
 
 def test_pip(bare_machine: BareMachine) -> None:

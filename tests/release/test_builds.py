@@ -2,14 +2,12 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bare_machine import ROOT, VERSION
+from bare_machine import ROOT
 
 pytestmark = pytest.mark.xdist_group("builds")
 
@@ -35,39 +33,6 @@ def build(source: Path, target: str = "wheel", **options) -> Path:
     do(*hatchling, "-t", target, "-d", output, cwd=source, **options)
     (built,) = output.iterdir()
     return built
-
-
-def version_of(place: Path) -> str:
-    """Return the version that the package in a directory or wheel prints."""
-    if place.suffix == ".whl":
-        wheel, place = place, place.parent / "unpacked"
-        shutil.unpack_archive(wheel, place, "zip")
-    printed = do(
-        *(sys.executable, "-S", "-m", "gpulaunch", "--version"),  # none but the one in question
-        cwd=Path("/"),
-        env={"PYTHONPATH": str(place), "PATH": os.environ["PATH"]},
-    )
-    return printed.removeprefix("gpulaunch ").rstrip("\n")
-
-
-def from_sdist(home: Path) -> Path:
-    """Return the wheel of an unpacked sdist."""
-    shutil.unpack_archive(build(clone(home / "clone"), "sdist"), home)
-    return build(home / f"gpulaunch-{VERSION}")
-
-
-def not_installed(home: Path) -> Path:
-    """Return a clone from which nothing was installed."""
-    return clone(home / "clone")
-
-
-@pytest.mark.parametrize(("make", "want"), [(from_sdist, VERSION), (not_installed, "0.0")])
-def test_version(tmp_path: Path, make: Callable[[Path], Path], want: str) -> None:
-    """The version is that of pyproject.toml, wherever the package comes from."""
-    place = make(tmp_path)
-    assert version_of(place) == want
-    if place.suffix == ".whl":
-        assert place.name.split("-")[1] == want
 
 
 @pytest.mark.parametrize("target", ["wheel", "sdist"])

@@ -20,30 +20,3 @@ def test_every_page_is_in_an_index() -> None:
         (index.parent / link).resolve() for index in indexes for link in LINKS["links"](index)
     }
     assert set(DOCS.glob("**/*.md")) - {DOCS / "index.md"} - listed == set()
-
-
-PAGE = """\
-# A `page` of links, 1
-
-| [there](there.md) | [not](nowhere.md) |
-|---|---|
-| [a heading](there.md#twice-1) | [none](there.md#twice-2) |
-
-## A page of links
-
-[itself](#a-page-of-links-1), [not itself](#links), [a host](https://example.org/none),
-![no picture](none.svg), `[code](none.md)`
-"""
-
-
-def test_dead_links(tmp_path: Path) -> None:
-    """Links without a file or a heading are dead; hosts and code are left alone."""
-    (tmp_path / "there.md").write_text("# Twice\n\n## Twice\n")
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    assert LINKS["dead_links"](page) == [
-        "nowhere.md",
-        "there.md#twice-2",
-        "#links",
-        "none.svg",
-    ]

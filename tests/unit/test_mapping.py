@@ -20,13 +20,7 @@ from mapping_problems import (
 from values import box, cards, machine, wired_up
 
 from gpulaunch.cluster.bisection import bisect
-from gpulaunch.cluster.cluster import (
-    Cluster,
-    Node,
-    Tree,
-    cpu_tree,
-    gpu_tree,
-)
+from gpulaunch.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
 from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem, judge, nodes_in_use
 from gpulaunch.cluster.multisect import to_nodes
@@ -35,15 +29,9 @@ from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
 from gpulaunch.machine.link import Wire
 
 ASKING_NOBODY = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
-"""Policies beside those of tests/command/test_scotch.py."""
+"""Policies beside those of tests/command/test_cluster_map.py."""
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))
 """The network of a single node."""
-
-
-def small(nodes: int = 2, gpus: int = 2, gb_per_s: float = 2.0) -> Cluster:
-    """Make nodes of one socket, with GPUs that meet over PHB at 10 GB/s."""
-    found = tuple(Node(f"n{i}", box(gpus), (tuple(range(gpus)),)) for i in range(nodes))
-    return Cluster("small", "made up", found, switch(*[gb_per_s] * nodes))
 
 
 # Trees
@@ -69,15 +57,12 @@ def test_gpus_are_below_the_levels_of_their_wiring() -> None:
     assert tree.names[1:3] == ("b1 socket of GPUs 0-3", "b1 switch of GPUs 0-1")
 
 
-def test_an_nvswitch_is_one_vertex() -> None:
-    """With an NVSwitch every GPU is right below the node, at the bandwidth of its NVLinks."""
-    tree = gpu_tree(Node("n", machine("dgx-h100"), ((0,),)))
-    assert tree.parents == (-1, *[0] * 8)
-    assert set(tree.gb_per_s[1:]) == {450.0}
+def test_nvlinks_in_the_tree_of_gpus() -> None:
+    """A bridged pair has a vertex of its own, where PCIe makes no difference.
 
-
-def test_gpus_that_nvlinks_join_have_a_vertex() -> None:
-    """A bridged pair has a vertex of its own, where PCIe makes no difference."""
+    With an NVSwitch every GPU is right below the node, at the bandwidth of its NVLinks. The link
+    above GPUs carries what all NVLinks out of them do.
+    """
     bridged = wired_up(
         cards(4, nvlink_version=3), lambda a, b: Wire("PHB", 2 * ((a, b) in ((0, 1), (2, 3))))
     )
@@ -85,10 +70,8 @@ def test_gpus_that_nvlinks_join_have_a_vertex() -> None:
     assert tree.parents == (-1, 0, 1, 1, 0, 4, 4)
     assert tree.names[1] == "n NVLinks of GPUs 0-1"
     assert tree.gb_per_s == (0.0, 10.0, 50.0, 50.0, 10.0, 50.0, 50.0)
-
-
-def test_nvlinks_to_several_gpus_add_up() -> None:
-    """The link above GPUs carries what all NVLinks out of them do."""
+    tree = gpu_tree(Node("n", machine("dgx-h100"), ((0,),)))
+    assert (tree.parents, set(tree.gb_per_s[1:])) == ((-1, *[0] * 8), {450.0})
     tree = gpu_tree(Node("n", machine("dgx1-v100"), ((0,),)))
     assert [tree.gb_per_s[leaf] for leaf in tree.leaves] == [150.0] * 8  # 6 NVLinks of 25 GB/s
     assert tree.gb_per_s[1] == 150.0  # 6 of them lead to the other socket
@@ -101,7 +84,8 @@ def test_the_load_of_each_link() -> None:
     """The network carries all traffic between nodes, trees inside nodes their own on its way."""
     cpu = RankTraffic(4, ((0, 1, 2.0), (0, 2, 6.0)))
     gpu = RankTraffic(4, ((1, 3, 5.0),))
-    case = MappingProblem(small(), cpu, gpu)
+    nodes = tuple(Node(f"n{i}", box(2), ((0, 1),)) for i in range(2))
+    case = MappingProblem(Cluster("small", "made up", nodes, switch(2.0, 2.0)), cpu, gpu)
     got = judge(case, MAPPING_POLICIES["default"](case))
     assert {(link.tree, link.name): link.load for link in got.links} == {
         ("network", "n0"): 11.0,
@@ -139,15 +123,13 @@ def test_algorithm_1_by_hand() -> None:
     Deltas are -4, -2.5, -2.5, -4: rank 1 comes first, to the first leaf. Then 4, -3, -4: rank 0;
     beside rank 1 the worst link has 4/4, in the other socket 4/2. Then -3, -4: rank 2, to the other
     socket, since no leaf is left beside, and last rank 3.
+
+    Of leaves with the same worst link, the one that adds the least congestion is taken.
     """
     chain = RankTraffic(4, ((0, 1, 4.0), (1, 2, 1.0), (2, 3, 4.0)))
     got = map_greedily(rows_of(chain), range(4), TWO_SOCKETS)
     assert got == {1: 0, 0: 2, 2: 1, 3: 3}
     assert list(got) == [1, 0, 2, 3]
-
-
-def test_algorithm_1_breaks_ties_by_the_sum() -> None:
-    """Of leaves with the same worst link, the one that adds the least congestion is taken."""
     fast = Tree(TWO_SOCKETS.parents, (0.0, 99.0, 99.0, *[4.0] * 4), TWO_SOCKETS.names, (3, 4, 5, 6))
     got = map_greedily(rows_of(RankTraffic(2, ((0, 1, 8.0),))), range(2), fast)
     assert got == {0: 0, 1: 2}  # leaf 1 would be as good, but for the sockets' links
@@ -164,7 +146,12 @@ def used(network: Tree, slots: list[int], ranks: int) -> list[int]:
 
 
 def test_nodes_are_few_and_near_each_other() -> None:
-    """16 ranks on nodes of 4 take the switch with four, not nodes of both, and not the larger."""
+    """Fewest nodes are the largest ones; of them, those below one switch, and not the larger one.
+
+    16 ranks on nodes of 4 take the switch with four, not nodes of both.
+    """
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 4) == [0, 0, 4]
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 5) == [2, 0, 4]
     network = Tree(
         (-1, 0, 0, 0, *[1] * 3, *[2] * 5, *[3] * 4),
         (0.0, *[9.0] * 15),
@@ -175,12 +162,6 @@ def test_nodes_are_few_and_near_each_other() -> None:
     assert used(network, slots, 16) == [0] * 8 + [4] * 4
     assert used(network, slots, 17) == [0] * 3 + [4] * 5 + [0] * 4
     assert used(network, slots, 24) == [0] * 3 + [4] * 6 + [0] * 3
-
-
-def test_larger_nodes_come_first() -> None:
-    """Fewest nodes are the largest ones; others are not used."""
-    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 4) == [0, 0, 4]
-    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 5) == [2, 0, 4]
 
 
 # Policies
@@ -254,25 +235,23 @@ def test_strategies_without_gpu_traffic_lose() -> None:
 
 
 def test_a_grid_is_cut_across() -> None:
-    """A shuffled grid of 8 x 4 is cut where it is 4 wide, at any size of a part that allows it."""
-    rng = random.Random(1)
-    order = list(range(32))
-    rng.shuffle(order)
+    """A shuffled grid of 8 x 4 is cut where it is 4 wide, at any size of a part that allows it.
+
+    A shuffled chain of 520 ranks is cut at one place.
+    """
     grid = [(4 * r + c, 4 * r + c + 1) for r in range(8) for c in range(3)]
     grid += [(4 * r + c, 4 * r + 4 + c) for r in range(7) for c in range(4)]
-    rows = rows_of(summed(32, [(order[a], order[b], 1.0) for a, b in grid]))
-    for size in (4, 12, 16, 28):
-        split = bisect(rows, size, 8)
-        assert (split.sides.count(0), split.cut) == (size, 4.0)
-
-
-def test_a_long_chain_is_cut_once() -> None:
-    """A shuffled chain of 520 ranks is cut at one place."""
-    order = list(range(520))
-    random.Random(520).shuffle(order)
-    rows = rows_of(summed(520, [(a, b, 1.0) for a, b in pairwise(order)]))
-    split = bisect(rows, 260, 8)
-    assert (split.sides.count(0), split.cut) == (260, 1.0)
+    chain = list(pairwise(range(520)))
+    for pairs, ranks, seed, sizes, cut in (
+        (grid, 32, 1, (4, 12, 16, 28), 4.0),
+        (chain, 520, 520, (260,), 1.0),
+    ):
+        order = list(range(ranks))
+        random.Random(seed).shuffle(order)
+        rows = rows_of(summed(ranks, [(order[a], order[b], 1.0) for a, b in pairs]))
+        for size in sizes:
+            split = bisect(rows, size, 8)
+            assert (split.sides.count(0), split.cut) == (size, cut)
 
 
 def test_ranks_are_mapped_to_cores_of_both_sockets() -> None:

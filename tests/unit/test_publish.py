@@ -82,19 +82,18 @@ def test_no_secret_no_change(command: str) -> None:
     assert redacted(command.split()) == tuple(command.split())
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        *("ghp_{36}", "gho_{36}", "ghs_{36}", "github_pat_{22}_{59}", "glpat-{20}", "hf_{34}"),
-        *("sk-{48}", "sk-ant-api03-{93}", "sk-proj-{20}_{20}-{20}", "xoxb-{12}-{12}-{24}"),
-        *("xoxp-{12}-{12}", "AKIA{16}", "AIza{35}", "npm_{36}", "pypi-{85}"),
-    ],
+TOKENS = (
+    *("ghp_{36}", "gho_{36}", "ghs_{36}", "github_pat_{22}_{59}", "glpat-{20}", "hf_{34}"),
+    *("sk-{48}", "sk-ant-api03-{93}", "sk-proj-{20}_{20}-{20}", "xoxb-{12}-{12}-{24}"),
+    *("xoxp-{12}-{12}", "AKIA{16}", "AIza{35}", "npm_{36}", "pypi-{85}"),
 )
+
+
+@pytest.mark.parametrize("token", TOKENS)
 def test_no_token_survives(token: str) -> None:
     """A token with a well-known beginning is hidden wherever it is in an argument."""
     filler = "A1" if token.startswith("AKIA") else "a1Z"
-    parts = re.split(r"\{(\d+)\}", token)
-    secret = "".join((filler * 50)[: int(p)] if p.isdecimal() else p for p in parts if p != "")
+    secret = re.sub(r"\{(\d+)\}", lambda found: (filler * 50)[: int(found[1])], token)
     for form in ("{}", "-u me:{}", "https://host/?x={}", '[["{}"]]', "--x={}/y"):
         got = redacted(["curl", form.format(secret), "end"])
         assert (secret in " ".join(got), HIDDEN in got[1]) == (False, True)
@@ -102,7 +101,10 @@ def test_no_token_survives(token: str) -> None:
 
 
 def test_where_a_value_ends() -> None:
-    """An option's value is one argument; within an argument the rest is hidden."""
+    """An option's value is one argument; within an argument the rest is hidden.
+
+    The whole command, the program's name, or nothing is published.
+    """
     for command, want in (
         (["--token", "a", "b"], ("--token", "***", "b")),
         (["--token", "-a", "-b"], ("--token", "***", "-b")),
@@ -112,13 +114,7 @@ def test_where_a_value_ends() -> None:
         (["ftp://a:b@c/d@e"], ("ftp://***@c/d@e",)),
     ):
         assert redacted(command) == want
-
-
-@pytest.mark.parametrize(
-    ("what", "want"),
-    [("command", ("/bin/a", "--key", "***")), ("program", ("a",)), ("nothing", ())],
-)
-def test_what_is_published(what: str, want: tuple[str, ...]) -> None:
-    """The whole command, the program's name, or nothing is published."""
-    assert published(["/bin/a", "--key", "k"], what) == want
-    assert published([], what) == ()
+    command = ["/bin/a", "--key", "k"]
+    got = [published(command, what) for what in ("command", "program", "nothing")]
+    assert got == [("/bin/a", "--key", "***"), ("a",), ()]
+    assert published([], "command") == published([], "program") == ()

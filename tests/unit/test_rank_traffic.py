@@ -1,35 +1,29 @@
 """Traffic between ranks: named shapes, sizes of parallelism, files."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from values import cases
 
 from gpulaunch.cli.cluster_map import read_traffic
-from gpulaunch.cluster.traffic import (
-    DEFAULT_VOLUMES,
-    RankTraffic,
-    parallel_traffic,
-    rows_of,
-    shape_traffic,
-)
+from gpulaunch.cluster.traffic import DEFAULT_VOLUMES, parallel_traffic, shape_traffic
 from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
+
+_TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())
+MISTAKES = _TEXTS["mistakes_in_traffic"]
 
 
-def shape(name: str, ranks: int) -> RankTraffic:
-    found = shape_traffic(name, ranks)
-    assert found is not None
-    return found
+def test_shapes() -> None:
+    """2d:3 weighs the messages along the first dimension, the one with the largest stride.
 
-
-# ------------------------------------------------------------------------------------------ shapes
-
-
-def test_weighted_meshes() -> None:
-    """2d:3 weighs the messages along the first dimension, the one with the largest stride."""
-    assert shape("2d:3", 6).edges == (  # 3 rows of 2
+    Col is an all-to-all within the lines along the first dimension of a 3D grid.
+    """
+    assert shape_traffic("2d:3", 6).edges == (  # 3 rows of 2
         (0, 1, 1.0),
         (0, 2, 3.0),
         (1, 3, 3.0),
@@ -38,42 +32,26 @@ def test_weighted_meshes() -> None:
         (3, 5, 3.0),
         (4, 5, 1.0),
     )
-    weights = [weight for _, _, weight in shape("3d:3", 64).edges]
-    assert (weights.count(3.0), weights.count(1.0)) == (48, 96)
-    assert next(edge for edge in shape("3d:3", 64).edges if edge[2] == 3.0) == (0, 16, 3.0)
-
-
-def test_columns() -> None:
-    """Col is an all-to-all within the lines along the first dimension of a 3D grid."""
-    edges = shape("col", 64).edges
-    assert (len(edges), {(b - a) % 16 for a, b, _ in edges}) == (16 * 6, {0})
-    assert edges[:4] == ((0, 16, 1.0), (0, 32, 1.0), (0, 48, 1.0), (1, 17, 1.0))
-
-
-# -------------------------------------------------------------------------- sizes of parallelism
-
-
-def partners(traffic: RankTraffic, rank: int) -> dict[int, float]:
-    return dict(rows_of(traffic)[rank])
+    weights = Counter(weight for _, _, weight in shape_traffic("3d:3", 64).edges)
+    assert weights == {3.0: 48, 1.0: 96}
+    assert (0, 16, 3.0) in shape_traffic("3d:3", 64).edges
+    columns = shape_traffic("col", 64).edges
+    assert (len(columns), {(b - a) % 16 for a, b, _ in columns}) == (16 * 6, {0})
 
 
 def test_order_of_ranks() -> None:
-    """Ranks are numbered as by Megatron: tp fastest, then dp, then pp."""
+    """Ranks are numbered as by Megatron: tp fastest, then dp, then pp.
+
+    A missing dp is what is left of the ranks; missing volumes are the assumed ones.
+    """
     traffic = parallel_traffic("pp=2:1,tp=2:100,dp=2:10", 8)
-    assert traffic.edges == (
-        (0, 1, 200.0),
-        (0, 2, 20.0),
-        (0, 4, 1.0),
-        (1, 3, 20.0),
-        (1, 5, 1.0),
-        (2, 3, 200.0),
-        (2, 6, 1.0),
-        (3, 7, 1.0),
-        (4, 5, 200.0),
-        (4, 6, 20.0),
-        (5, 7, 20.0),
-        (6, 7, 200.0),
-    )
+    volumes = {1: 200.0, 2: 20.0, 4: 1.0}  # of ranks that are so far apart
+    want = [
+        (a, a | bit, volume) for a in range(8) for bit, volume in volumes.items() if not a & bit
+    ]
+    assert traffic.edges == tuple(want)
+    assert parallel_traffic("tp=4", 8) == parallel_traffic("tp=4,dp=2", 8)
+    assert parallel_traffic("tp=4", 4).edges[0] == (0, 1, DEFAULT_VOLUMES["tp"])
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
@@ -86,58 +64,21 @@ def test_each_kind_sends_its_volume(tp: int, cp: int, dp: int, pp: int) -> None:
     assert sum(weight for _, _, weight in traffic.edges) == pytest.approx(want)
 
 
-def test_missing_sizes() -> None:
-    """A missing dp is what is left of the ranks; missing volumes are the assumed ones."""
-    assert parallel_traffic("tp=4", 8) == parallel_traffic("tp=4,dp=2", 8)
-    assert dict(rows_of(parallel_traffic("tp=4", 4))[1])[2] == DEFAULT_VOLUMES["tp"]
+def test_files(tmp_path: Path) -> None:
+    """A matrix says what each rank sends to each; directions add up, the diagonal is nothing.
 
-
-# ------------------------------------------------------------------------------------------- files
-
-
-def test_a_matrix(tmp_path: Path) -> None:
-    """A matrix says what each rank sends to each; directions add up, the diagonal is nothing."""
+    An edge list may leave ranks alone, and have more of them than one machine.
+    """
     path = tmp_path / "m.csv"
     path.write_text("# from / to\n9,1,0,0\n2.5,9,0,1e3\n\n0,0,9,0\n0,0,0,9\n")
     assert read_traffic_file(str(path), 4).edges == ((0, 1, 3.5), (1, 3, 1000.0))
     path.write_text("0 1 0 0\n0 0 0 0\n0 0 0 0\n0 0 0 0\n")
     assert read_traffic("--gpu-pattern", str(path), 4).edges == ((0, 1, 1.0),)
-
-
-def test_a_graph_need_not_be_connected(tmp_path: Path) -> None:
-    """An edge list may leave ranks alone, and have more of them than one machine."""
-    path = tmp_path / "g.txt"
     path.write_text("0 1 2\n1 0 3\n4000 7\n")
     assert read_traffic_file(str(path), 4096).edges == ((0, 1, 5.0), (7, 4000, 1.0))
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("2e", "unknown pattern '2e'"),
-        ("col:3", "unknown pattern 'col:3': did you mean col?"),
-        ("2d:0", "pattern '2d:0': '0' is no weight above 0"),
-        ("tp=8,pp=2", "'tp=8,pp=2': tp 8 x pp 2 is 16 ranks, and 4 are mapped"),
-        ("tp=2,xp=3", "'tp=2,xp=3': 'xp=3' is no size of parallelism"),
-        ("tp=2,tp=3", "'tp=2,tp=3': tp stands twice"),
-        ("tp=2:0,dp=3", "'tp=2:0,dp=3': '0' is no volume above 0"),
-        ("profile:nonesuch", "unknown profile 'nonesuch'"),
-        (
-            "m.txt 0 1 2 3\n0 0 0\n",
-            "m.txt:2: 3 figures: a matrix of 4 ranks has 4 rows and columns",
-        ),
-        (
-            "m.txt 0 1 2 3\n" + "0 0 0 0\n" * 4,
-            "m.txt:5: more than 4 rows: a matrix of 4 ranks has 4 rows and columns",
-        ),
-        ("m.txt 0 1 2 3\n", "m.txt: 1 rows: a matrix of 4 ranks has 4 rows and columns"),
-        ("m.txt 0 nan 2 3\n", "m.txt:1: 'nan' is no traffic: a number from 0 to 1e18"),
-        ("m.txt 0 1 nan\n", "m.txt:1: edge 0-1: nan is no traffic above 0, 1e18 at most"),
-        ("m.txt 0 4\n", "m.txt:1: rank 4: 4 ranks are 0 to 3"),
-        ("m.txt 1 1\n", "m.txt:1: edge 1-1: it joins a rank to itself"),
-        ("m.txt # from / to\n", "m.txt: no traffic is in it"),
-    ],
-)
+@cases(MISTAKES, "text", "want")
 def test_mistakes(text: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern, sizes or a file that cannot be are one line, with the line in the file."""
     monkeypatch.chdir(tmp_path)
@@ -152,11 +93,10 @@ def test_mistakes(text: str, want: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_patterns_of_profiles(tmp_path: Path) -> None:
     """A profile gives its measured graph, for its number of ranks, or else its pattern."""
     path = tmp_path / "p.toml"
-    path.write_text('name = "p"\n[communication]\nsource = "made up"\npattern = "ring"\n')
-    assert read_traffic("--gpu-pattern", str(path), 8) == shape("ring", 8)
-    path.write_text(
-        'name = "p"\n[communication]\nsource = "made up"\npattern = "ring"\nedges = [[0, 1, 2.0]]\n'
-    )
+    text = 'name = "p"\n[communication]\nsource = "made up"\npattern = "ring"\n'
+    path.write_text(text)
+    assert read_traffic("--gpu-pattern", str(path), 8) == shape_traffic("ring", 8)
+    path.write_text(f"{text}edges = [[0, 1, 2.0]]\n")
     assert read_traffic("--gpu-pattern", f"profile:{path}", 2).edges == ((0, 1, 2.0),)
     with pytest.raises(UsageError, match="profile p has 2 ranks, and 4 are mapped"):
         read_traffic("--gpu-pattern", str(path), 4)
