@@ -1,14 +1,13 @@
 """This machine's GPUs as NVML tells of them, from the real nvidia-ml-py to the job on them."""
 
-import ctypes
 import json
 import os
 import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import combinations, cycle
+from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -90,30 +89,7 @@ def holding(launcher, *options) -> Iterator[tuple[subprocess.Popen[str], str, in
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_topology_of_a_dgx1(launcher):
-    """`gpulaunch topo` says of a DGX-1 what nvidia-smi says: 8 GPUs, the best link of 28 pairs."""
-    got = document(launcher, "topo")
-    want = [
-        {
-            "index": i,
-            "uuid": f"GPU-v100-{i}",
-            "model": "Tesla V100-SXM2-16GB",
-            "memory_bytes": 16160 << 20,
-            "numa_node": 0 if i < 4 else 1,
-            "node": 0,
-            "host_gb_per_s": None,
-            "cpuset": "0-9,20-29" if i < 4 else "10-19,30-39",
-            "compute_capability": "7.0",
-            "pci_address": f"ffff:{0x06 + 4 * i:02x}:00",
-            "pcie_generation": 3,
-            "pcie_width": 16,
-            "nvlink_version": 2,
-            "nvlinks_to_switch": 0,
-            "nvlinks_to_cpu": 0,
-            "mig": None,
-        }
-        for i in ALL
-    ]
-    assert (got["name"], got["source"], got["gpus"]) == (os.uname().nodename, "NVML", want)
+    """`gpulaunch topo` says of a DGX-1 what nvidia-smi says of its 28 pairs."""
     assert links(launcher) == links_of(DGX1)
 
 
@@ -138,22 +114,6 @@ def test_common_ancestor(launcher, dgx1_v100):
     ]
 
 
-def test_nvlink_that_is_down(launcher, dgx1_v100):
-    """An NVLink that is down does not count, and the ones after it do."""
-    dgx1_v100.drop("nvlink 0 0 ")  # one of the two to GPU 3
-    dgx1_v100.add("nvlink 0 0 state=0")
-    counts = [(x["a"], x["b"], x["nvlink_count"]) for x in document(launcher, "topo")["links"]]
-    assert counts[:4] == [(0, 1, 1), (0, 2, 1), (0, 3, 1), (0, 4, 2)]
-
-
-@pytest.mark.usefixtures("hgx_h100")
-def test_effective_bandwidth_with_nvswitch(launcher):
-    """Four H100 are a ring over 18 links of 20.6 GB/s each; for eight NVSwitches make the sum."""
-    runs = [launcher.run("-n", count, "--dry-run", "--json", "--", "true") for count in ("4", "8")]
-    got = [json.loads(run.stdout)["scores"]["effective_bandwidth_gb_per_s"] for run in runs]
-    assert got == pytest.approx([370.8, 370.8 * 0.83 * 14 / 9])
-
-
 # What a job gets
 
 
@@ -170,19 +130,6 @@ def test_main_job(launcher):
     run = launcher.run("--profile", "vgg16", "-n", "3", "--uuid", "--", *SHOW_GPUS)
     assert outcome(run) == (0, uuids, "")
     assert launcher.records() == []
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_second_launch(launcher):
-    """While one launch holds GPUs a second gets others; when it ends they come back."""
-    vgg16 = ("--profile", "vgg16", "-n", "3")
-    with holding(launcher, *vgg16) as (_, first, _):
-        second = launcher.run(*vgg16, "--", *SHOW_GPUS).stdout
-        too_many = launcher.run("-q", "-n", "6", "--", "echo", "ran")
-    third = launcher.run(*vgg16, "--", *SHOW_GPUS).stdout
-    assert (first, second, third) == ("0,2,3", "4,6,7\n", "0,2,3\n")
-    want = complaint("6 GPUs requested: 5 of 8 are free, 3 are leased", STATUS_HINT)
-    assert outcome(too_many) == (75, "", want)
 
 
 def test_card_that_changed_its_index(launcher, dgx1_v100):
@@ -288,37 +235,24 @@ OPTIONAL = [
     ("functions", "code", "words"),
     [
         (("nvmlDeviceGetHandleByIndex_v2",), GPU_IS_LOST, "GPU is lost"),
-        (("nvmlDeviceGetUUID",), RESET_REQUIRED, "GPU requires restart"),
         (("nvmlDeviceGetUUID", *OPTIONAL), INSUFFICIENT_POWER, "Insufficient External Power"),
-        (("nvmlDeviceGetHandleByIndex_v2",), UNKNOWN, "Unknown Error"),
         (("nvmlDeviceGetUUID",), UNKNOWN, "it has no UUID"),
     ],
-    ids=["handle", "uuid", "everything", "handle unknown", "uuid unknown"],
+    ids=["handle", "everything", "uuid"],
 )
 def test_lost_gpu(launcher, dgx1_v100, functions, code, words):
-    """A GPU without a handle or identity is left out with a warning; the others work, by UUID."""
+    """A GPU without a handle or identity is left out with a warning; the others work, by UUID.
+
+    What was linked to it is still linked to the others as before.
+    """
     for function in functions:
         dgx1_v100.answer(function, code, gpu=3)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
     assert (run.returncode, run.stderr) == (0, f"gpulaunch: warning: GPU 3 is left out: {words}\n")
     assert sorted(run.stdout.strip().split(",")) == [f"GPU-v100-{i}" for i in ALL if i != 3]
-
-
-def test_lost_gpu_is_no_peer(launcher, dgx1_v100):
-    """What is linked to a lost GPU is still linked to the others as before."""
-    dgx1_v100.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=3)
-    run = launcher.run("topo", "--json")
-    got = [(x["a"], x["b"], x["path"], x["nvlink_count"]) for x in json.loads(run.stdout)["links"]]
+    found = json.loads(launcher.run("topo", "--json").stdout)["links"]
+    got = [(x["a"], x["b"], x["path"], x["nvlink_count"]) for x in found]
     assert got == [link[:4] for link in links_of(DGX1) if 3 not in link[:2]]
-
-
-def test_every_gpu_lost(launcher, dgx1_v100):
-    """A machine whose GPUs are all lost has none to launch on."""
-    dgx1_v100.answer("nvmlDeviceGetUUID", GPU_IS_LOST)
-    run = launcher.run("--", "echo", "ran")
-    lost = "; ".join(f"GPU {i} is left out: GPU is lost" for i in ALL)
-    want = complaint(f"NVML lists no GPU in service; {lost}", NO_GPUS_HINT)
-    assert outcome(run) == (125, "", want)
 
 
 def test_driver_that_is_older_than_510(launcher, dgx1_v100):
@@ -330,7 +264,7 @@ def test_driver_that_is_older_than_510(launcher, dgx1_v100):
     assert got == [f"pid {os.getpid()}, {USER}", *[None] * 7]
 
 
-@pytest.mark.parametrize("code", [UNKNOWN, NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION])
+@pytest.mark.parametrize("code", [UNKNOWN, FUNCTION_NOT_FOUND])
 def test_nothing_optional_is_supported(launcher, dgx1_v100, code):
     """Where NVML knows only the GPUs' names, they are alike and as far apart as can be."""
     for function in OPTIONAL:
@@ -343,52 +277,35 @@ def test_nothing_optional_is_supported(launcher, dgx1_v100, code):
     assert (run.returncode, run.stderr, len(run.stdout.split(","))) == (0, "", 8)
 
 
-def test_call_without_an_answer(launcher, dgx1_v100):
-    """A call that fails, or that card or driver do not know, costs only what it would have told."""
+def test_calls_without_an_answer(launcher, dgx1_v100):
+    """Calls that fail, or that card or driver do not know, cost only what they would have told."""
     cache = Path(launcher.environment["XDG_RUNTIME_DIR"], "gpulaunch.topology.json")
-    for function, code in zip(OPTIONAL, cycle((UNKNOWN, NOT_SUPPORTED, FUNCTION_NOT_FOUND))):
+    codes = (UNKNOWN, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+    for first in range(8):
         cache.unlink(missing_ok=True)
-        dgx1_v100.answer(function, code)
+        for function in OPTIONAL[first::8]:
+            dgx1_v100.answer(function, codes[first % 3])
         run = launcher.run("-n", "all", "--", *SHOW_GPUS)
-        assert (run.returncode, run.stderr, len(run.stdout.split(","))) == (0, "", 8), function
+        got = (run.returncode, run.stderr, len(run.stdout.split(",")))
+        assert got == (0, "", 8), OPTIONAL[first::8]
         dgx1_v100.drop("error ")
 
 
-@pytest.mark.parametrize(
-    ("function", "code", "line", "hint"),
-    [
-        ("nvmlDeviceGetCount_v2", UNKNOWN, "nvmlDeviceGetCount failed: Unknown Error", None),
-        (
-            "nvmlInitWithFlags",
-            DRIVER_NOT_LOADED,
-            "nvmlInit failed: Driver Not Loaded",
-            NO_GPUS_HINT,
-        ),
-        (
-            "nvmlInitWithFlags",
-            LIB_RM_VERSION_MISMATCH,
-            "nvmlInit failed: RM has detected an NVML/RM version mismatch.",
-            "the driver was updated since its kernel modules were loaded: reboot, or reload them",
-        ),
-    ],
-    ids=["count", "no-driver", "updated"],
-)
-def test_nvml_fails(launcher, dgx1_v100, function, code, line, hint):
+def test_nvml_fails(launcher, dgx1_v100):
     """Where NVML as a whole fails, nothing is decided or run; one line names the failed call."""
-    dgx1_v100.answer(function, code)
-    run = launcher.run("--", "echo", "ran")
-    assert outcome(run) == (125, "", complaint(f"NVML: {line}", hint))
+    loaded = "nvmlInit failed: Driver Not Loaded"
+    updated = "RM has detected an NVML/RM version mismatch."
+    reboot = "the driver was updated since its kernel modules were loaded: reboot, or reload them"
+    for function, code, line, hint in (
+        ("nvmlDeviceGetCount_v2", UNKNOWN, "nvmlDeviceGetCount failed: Unknown Error", None),
+        ("nvmlInitWithFlags", DRIVER_NOT_LOADED, loaded, NO_GPUS_HINT),
+        ("nvmlInitWithFlags", LIB_RM_VERSION_MISMATCH, f"nvmlInit failed: {updated}", reboot),
+    ):
+        dgx1_v100.answer(function, code)
+        run = launcher.run("--", "echo", "ran")
+        assert outcome(run) == (125, "", complaint(f"NVML: {line}", hint))
+        dgx1_v100.drop("error ")
     assert launcher.records() == []
-
-
-def test_no_library(launcher):
-    """Without NVIDIA's library: status 125, and a hint how to go on without GPUs."""
-    with suppress(OSError):
-        ctypes.CDLL("libnvidia-ml.so.1")
-        pytest.skip("this machine has the real libnvidia-ml.so.1")
-    run = launcher.run("--", "echo", "ran")
-    want = complaint("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", NO_GPUS_HINT)
-    assert outcome(run) == (125, "", want)
 
 
 def test_library_that_does_not_load(launcher, tmp_path):
@@ -457,37 +374,25 @@ def test_described_and_real_leases_apart(launcher, dgx1_v100):
 # The CPUs next to the GPUs
 
 
-@pytest.fixture
-def one_near_cpu(dgx1_v100) -> int:
-    """Return a CPU, not the machine's only one, that alone is next to GPUs 0 to 3."""
+def test_cpus_next_to_the_gpus(launcher, dgx1_v100):
+    """A job whose GPUs share a NUMA node runs on the CPUs there.
+
+    It does not with -o bind_cpu=false, for GPUs of two nodes, and where no near one is allowed.
+    """
     allowed = os.sched_getaffinity(0)
     if len(allowed) == 1:
         pytest.skip("needs a machine with two CPUs")
     near = max(allowed)
     for gpu in range(4):
         dgx1_v100.change(gpu, cpus=near)
-    return near
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--only", "0,1"),
-        ("-o", "bind_cpu=false", "--only", "0,1"),
-        ("--only", "3,4"),
-        ("--only", "4,5"),
-    ],
-    ids=["bound", "not-wanted", "two-nodes", "no-cpu-there"],
-)
-def test_cpus_next_to_the_gpus(launcher, one_near_cpu, options):
-    """A job whose GPUs share a NUMA node runs on the CPUs there.
-
-    It does not with -o bind_cpu=false, for GPUs of two nodes, and where no near one is allowed.
-    """
-    bound = options == ("--only", "0,1")
-    want = [one_near_cpu] if bound else sorted(os.sched_getaffinity(0))
-    run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
-    assert outcome(run) == (0, " ".join(map(str, want)) + "\n", "")
+    for options, cpus in (
+        (("--only", "0,1"), {near}),
+        (("-o", "bind_cpu=false", "--only", "0,1"), allowed),
+        (("--only", "3,4"), allowed),
+        (("--only", "4,5"), allowed),
+    ):
+        run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
+        assert outcome(run) == (0, " ".join(map(str, sorted(cpus))) + "\n", ""), options
 
 
 @pytest.mark.usefixtures("hgx_h100")
