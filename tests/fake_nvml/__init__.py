@@ -26,15 +26,7 @@ _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 _KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|link:\d+:[rt]x")
-_NVML_VERSIONS = {
-    0: 0,
-    1: 1,
-    2: 2,
-    3: 4,
-    4: 6,
-    5: 7,
-    6: 8,
-}  # of nvmlDeviceGetNvLinkVersion, by major version
+_NVML_VERSIONS = (0, 1, 2, 4, 6, 7, 8)  # of nvmlDeviceGetNvLinkVersion, by major version
 
 
 class FakeNvml:
@@ -79,16 +71,11 @@ class FakeNvml:
             for link in topology.links
         }
         direct = {pair: link.nvlink_count for pair, link in links.items() if link.kind == "nvlink"}
-        lines = [
-            f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}"
-            for (a, b), link in links.items()
-            if a != b
-        ]
-        lines += [
-            f"p2p {a} {b} {int(link.peer_to_peer is False)}"
-            for (a, b), link in links.items()
-            if a != b
-        ]
+        lines = []
+        for (a, b), link in links.items():
+            if a != b:
+                lines.append(f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}")
+                lines.append(f"p2p {a} {b} {int(link.peer_to_peer is False)}")
         for card, gpu in cards.items():
             ends = [
                 peer
@@ -133,14 +120,7 @@ class FakeNvml:
         self._lines = [line for line in self._lines if not line.startswith(beginning)]
         self._write()
 
-    def answer(
-        self,
-        function: str,
-        code: int,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def answer(self, function: str, code: int, gpu: int | None = None, **window: float) -> None:
         """Let a function answer with an error.
 
         Args:
@@ -148,32 +128,17 @@ class FakeNvml:
                 or field alone.
             code: of nvmlReturn_t.
             gpu: its first argument, or None for every one and for a function that is about no GPU.
-            since: second of the script's time from which on; None: always.
-            until: second of the script's time before which; None: for ever.
+            window: `since` and `until`, seconds of the script's time; else always.
         """
-        self._rule("error", function, code, gpu, since, until)
+        self._rule("error", function, code, gpu, window)
 
-    def slow(
-        self,
-        function: str,
-        seconds: float,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def slow(self, function: str, seconds: float, gpu: int | None = None, **window: float) -> None:
         """Let a function sleep for so many seconds before it answers; see `answer`."""
-        self._rule("slow", function, seconds, gpu, since, until)
+        self._rule("slow", function, seconds, gpu, window)
 
-    def cost(
-        self,
-        function: str,
-        microseconds: float,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def cost(self, function: str, cpu_us: float, gpu: int | None = None, **window: float) -> None:
         """Let a function use so many microseconds of CPU before it answers; see `answer`."""
-        self._rule("cost", function, microseconds, gpu, since, until)
+        self._rule("cost", function, cpu_us, gpu, window)
 
     # -------------------------------------------------------------------------------- use over time
 
@@ -239,19 +204,12 @@ class FakeNvml:
         return self.integral(gpu, key, start, end) / (end - start)
 
     def _rule(
-        self,
-        kind: str,
-        function: str,
-        number: float,
-        gpu: int | None,
-        since: float | None,
-        until: float | None,
+        self, kind: str, function: str, number: float, gpu: int | None, window: dict[str, float]
     ) -> None:
         indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
-        window = ("" if since is None else f" from={since}") + (
-            "" if until is None else f" until={until}"
-        )
-        self.add(*(f"{kind} {function} {index} {number}{window}" for index in indices))
+        when = f" from={window['since']}" if "since" in window else ""
+        when += f" until={window['until']}" if "until" in window else ""
+        self.add(*(f"{kind} {function} {index} {number}{when}" for index in indices))
 
     def _write(self) -> None:
         lines = [
