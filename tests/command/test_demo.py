@@ -1,6 +1,8 @@
 """examples/demo.sh plays the README's scene, and leaves nothing behind."""
 
+import html
 import os
+import re
 import shutil
 import sys
 from contextlib import suppress
@@ -115,3 +117,9 @@ def test_python(place: Place, tmp_path: Path) -> None:
         python.chmod(0o755)
         status, printed = place.play()
         assert (status, printed.startswith(f"demo: {want}")) == (1, True)
+
+
+def test_picture() -> None:
+    """docs/picture.svg has the words of the scene."""
+    drawn = re.sub(r"<style>.*?</style>|<[^>]+>", " ", picture.PICTURE.read_text(), flags=re.DOTALL)
+    assert html.unescape(drawn).split() == f"{picture.COMMAND} {picture.shown()}".split()

@@ -1,35 +1,12 @@
-"""Help and version of the installed command."""
+"""Help and version of the installed command, beside what tests/corpus/options.txt holds."""
 
 import re
-import shlex
 import subprocess
 import sys
 
 from conftest import Launcher
 
-from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
-
-
-def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
-    """Each row's command answers --help with its own usage line; its example can be typed."""
-    for word, command in COMMANDS.items():
-        done = launcher.run(word, "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"usage: gpulaunch {word}")
-        if command.example:
-            assert f"example: {command.example}" in done.stdout
-            program, first, *rest = shlex.split(command.example)
-            assert (program, first) == ("gpulaunch", word)
-            options = [one for one in rest if one.startswith("-")]
-            assert [one for one in options if one not in done.stdout] == []
-
-
-def test_help_of_a_command(launcher: Launcher) -> None:
-    """`gpulaunch help WORD` is `gpulaunch WORD --help`, without a word the short help."""
-    for words in (["cluster", "map"], ["status"], []):
-        assert launcher.run("help", *words).stdout == launcher.run(*words, "--help").stdout
-    assert launcher.run("-V").stdout == launcher.run("--version").stdout
 
 
 def test_help_of_launches_has_all_options(launcher: Launcher) -> None:

@@ -4,14 +4,12 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import pytest
 from conftest import DGX, Launcher
 
 
-@pytest.mark.parametrize("line", ["python3 -c 'import os;print(1)'", "sh -c 'echo $1' -- me"])
-def test_hints_can_be_pasted(line: str, launcher: Launcher) -> None:
+def test_hints_can_be_pasted(launcher: Launcher) -> None:
     """The line of a hint runs what was meant to run."""
-    meant = shlex.split(line)
+    meant = ["sh", "-c", "echo $1", "--", "me"]
     hint = launcher.run(*DGX, "-n2", *meant).stderr.splitlines()[-1]
     words = shlex.split(hint)
     done = launcher.run(*words[words.index("gpulaunch") + 1 :])
