@@ -16,14 +16,12 @@ from typing import NamedTuple
 import pytest
 from compiled import compiled
 
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.topology import Topology
 
 NVML_SOURCE = Path(__file__).with_name("nvml.c")
 
-_DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
-_DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
-_SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 _KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|link:\d+:[rt]x")
 _NVML_VERSIONS = (0, 1, 2, 4, 6, 7, 8)  # of nvmlDeviceGetNvLinkVersion, by major version
@@ -243,23 +241,10 @@ def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
 
 @pytest.fixture
 def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
-    """Describe a DGX-1 with eight V100; see profiles/machines/dgx1-v100.toml for the sources."""
-    gpus = [
-        {
-            "uuid": f"GPU-v100-{i}",
-            "name": "Tesla V100-SXM2-16GB",
-            "memory_mib": 16160,
-            "reserved_mib": 300,
-            "pci": _address(i),
-            "numa": i // 4,
-            "cpus": ("0-9,20-29", "10-19,30-39")[i // 4],
-            "cc": "7.0",
-            "gen": 3,
-            "width": 16,
-        }
-        for i in range(8)
-    ]
-    nvml.describe(gpus, [*_dgx1_nvlinks(), *_ancestors()])
+    """Describe a DGX-1 with eight V100, as profiles/machines/dgx1-v100.toml does."""
+    nvml.tell_of(load_described_machine("dgx1-v100")[0])
+    for gpu in range(8):
+        nvml.change(gpu, uuid=f"GPU-v100-{gpu}", reserved_mib=300)
     return nvml
 
 
@@ -272,7 +257,7 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
             "name": "NVIDIA H100 80GB HBM3",
             "memory_mib": 81559,
             "reserved_mib": 600,
-            "pci": _address(i),
+            "pci": f"ffff:{0x06 + 4 * i:02x}:00",  # this domain has no sysfs here
             "numa": i // 4,
             "cpus": ("0-31", "32-63")[i // 4],
             "cc": "9.0",
@@ -290,31 +275,6 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
         ),
     )
     return nvml
-
-
-def _address(gpu: int) -> str:
-    """Return a PCI address in a domain that the machine under test lacks, so no sysfs is read."""
-    return f"ffff:{0x06 + 4 * gpu:02x}:00"
-
-
-def _dgx1_nvlinks() -> Iterable[str]:
-    """Yield both ends of each NVLink; a double one is two.
-
-    2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0.
-    """
-    used = [0] * 8
-    for a, b in (*_DGX1_DOUBLE, *_DGX1_DOUBLE, *_DGX1_SINGLE):
-        for gpu, peer in ((a, b), (b, a)):
-            yield f"nvlink {gpu} {used[gpu]} peer={peer} version=2"
-            used[gpu] += 1
-
-
-def _ancestors() -> Iterable[str]:
-    """Yield the common ancestors: two GPUs a PCIe switch, four GPUs a socket."""
-    for a in range(8):
-        for b in range(a + 1, 8):
-            if a // 4 == b // 4:
-                yield f"ancestor {a} {b} {_SINGLE if a // 2 == b // 2 else _HOSTBRIDGE}"
 
 
 class _Script(NamedTuple):
