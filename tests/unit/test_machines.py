@@ -1,9 +1,7 @@
 """The shipped machines and GPU models: facts, mistakes, and the way to a topology and back."""
 
-import random
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +158,36 @@ NODES = [
     {"gpus": [0], "cpuset": "4-7"},
     {"node": 0, "gpus": [3, 1]},
 ]
+SMALL = {"gpu": 3, "profile": "1g.5gb", "memory_mib": 4864, "instances": [2, 0, 7]}
+OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
+DIRECT = {"links": [[0, 1, 4], [3, 1, 2]]}
+EACH = {"model": ["A100", "V100", "A100", "T4"], "memory_mib": [0, 1, 40960, 16160]}
+OF_EACH = {"version": [1, 2, 3, 4], "cpu_links_per_gpu": [0, 2, 0, 2]}
+BUS_OF_EACH = {"generation": [0, 3, 4, 5], "width": [16, 8, 1, 0]}
+GROUPS = {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}
+STATED = {"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}
+DESCRIPTIONS = {
+    "MIG, two sizes on one card": made_up(mig=[SPLIT, SMALL, OTHER]),
+    "a switch, and links beside it": made_up(nvlink=DIRECT | {"switch_links_per_gpu": 6}),
+    "links into the CPU": made_up(nvlink={"cpu_links_per_gpu": 2, "gb_per_s_per_link": 40.5}),
+    "no peer-to-peer": made_up(pcie={"peer_to_peer": False}, nvlink=DIRECT),
+    "a stated bandwidth that some pairs would have anyway": made_up(pcie=STATED),
+    "a PCIe matrix that is no tree": made_up(pcie={"groups": GROUPS}),
+    "figures for each GPU": made_up(gpus=EACH, nvlink=OF_EACH | DIRECT, pcie=BUS_OF_EACH),
+    "the same with MIG": made_up(gpus=EACH, nvlink=OF_EACH, pcie=BUS_OF_EACH, mig=[SPLIT]),
+    "measurements": made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}]),
+    "NUMA nodes out of order, without number or CPUs": made_up(numa=NODES),
+}
+
+
+@pytest.mark.parametrize("document", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
+def test_there_and_back(document: dict[str, Any]) -> None:
+    """Whatever a description can say survives the way into a topology and back."""
+    topology = described_topology(document, "")
+    again = described_topology(machine_document(topology), "")
+    assert (again.gpus, again.links) == (topology.gpus, topology.links)
+    assert again.measured == topology.measured
+    assert machine_document(again) == machine_document(topology)
 
 
 def test_what_a_description_cannot_say() -> None:
@@ -168,70 +196,6 @@ def test_what_a_description_cannot_say() -> None:
     assert machine_document(topology)["gpus"] == {"count": 4, "model": "A100"}
     for name, want in (("Büro 1/a.b_c", "B-ro-1-a.b_c"), ("", "machine")):
         assert machine_document(replace(topology, name=name))["name"] == want
-
-
-def any_machine(rng: random.Random) -> dict[str, Any]:
-    """Draw a machine of 1 to 9 cards with anything a description can say, mostly nonsense."""
-    count = rng.randint(1, 9)
-
-    def one_or_each(value: Callable[[], Any]) -> Any:
-        return value() if rng.random() < 0.5 else [value() for _ in range(count)]
-
-    def group() -> list[int]:
-        return sorted(rng.sample(range(count), rng.randint(1, count)))
-
-    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
-    linked = rng.sample(pairs, rng.randint(0, len(pairs)))
-    document = made_up(
-        gpus={
-            "count": count,
-            "model": one_or_each(lambda: rng.choice(["A100", "V100"])),
-            "memory_mib": one_or_each(lambda: rng.randint(0, 99999)),
-            "compute_capability": one_or_each(lambda: rng.choice(["7.0", "8.0", "8.6"])),
-        },
-        nvlink={
-            "version": one_or_each(lambda: rng.randint(1, 6)),
-            "links": [[*pair, rng.randint(1, 18)] for pair in linked],
-            "switch_links_per_gpu": one_or_each(lambda: rng.choice([0, 6, 12])),
-            "cpu_links_per_gpu": one_or_each(lambda: rng.choice([0, 0, 2])),
-            "gb_per_s_per_link": one_or_each(lambda: rng.choice([0.0, 25.0, 40.5])),
-        },
-        pcie={
-            "generation": one_or_each(lambda: rng.randint(0, 6)),
-            "width": one_or_each(lambda: rng.choice([0, 1, 8, 16])),
-            "groups": {
-                level: [group() for _ in range(rng.randint(0, 3))]
-                for level in rng.sample(["PIX", "PXB", "NODE"], 2)
-            },
-        },
-        numa=[
-            {"node": node, "gpus": [gpu], "cpuset": f"{gpu}-{gpu + 3}"}
-            for gpu, node in enumerate(group())
-            if node % 2
-        ],
-    )
-    if rng.random() < 0.3:
-        document["pcie"]["peer_to_peer"] = False
-    if rng.random() < 0.3:
-        document["pcie"]["bandwidth_gb_per_s"] = rng.choice([12.0, 13.5])
-    if rng.random() < 0.5:
-        document["mig"] = [
-            SPLIT | {"gpu": card, "instances": rng.sample(range(9), 3)} for card in group()
-        ]
-    return document
-
-
-def test_any_machine_there_and_back() -> None:
-    """Any described machine survives the way to a document and back, even a nonsensical one."""
-    documents = [any_machine(random.Random(seed)) for seed in range(30)]
-    documents.append(made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}]))
-    documents.append(made_up(numa=NODES))  # out of order, without number or CPUs
-    for document in documents:
-        topology = described_topology(document, "")
-        again = described_topology(machine_document(topology), "")
-        assert (again.gpus, again.links) == (topology.gpus, topology.links)
-        assert again.measured == topology.measured
-        assert machine_document(again) == machine_document(topology)
 
 
 # ----------------------------------------------------------------------------------------- mistakes

@@ -84,21 +84,6 @@ def test_narrow_terminal():
     assert "GB/s per direction: NV2 50, NV1 25, SYS 12; NV# = so many" in lines
 
 
-def test_many_gpus_of_several_links():
-    """On a large machine whose links differ it is said how many pairs have which."""
-    topology = machine(
-        "big",
-        20,
-        lambda a, b: Wire("PIX" if a // 2 == b // 2 else "SYS"),
-        gpu={"pcie_generation": 4},
-    )
-    assert text(topology)[1:4] == [
-        "20 GPUs; of 190 pairs",
-        "    10 have PIX 24 GB/s",
-        "   180 have SYS 12 GB/s",
-    ]
-
-
 def test_instances_below_their_card() -> None:
     """MIG instances are below their card with profile and memory; the matrix is the cards'."""
     assert text(MACHINES["mig"])[:7] == [

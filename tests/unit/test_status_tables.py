@@ -11,7 +11,7 @@ from values import box, lease, machine, ticket
 
 from gpulaunch.machine.driver import Load
 from gpulaunch.process.system import this_process
-from gpulaunch.show.gpu_table import gpu_places, gpus_table
+from gpulaunch.show.gpu_table import gpu_places
 from gpulaunch.show.openmetrics import openmetrics_text
 from gpulaunch.show.status import status_document
 from gpulaunch.show.status_table import (
@@ -193,16 +193,6 @@ def test_one_table() -> None:
         ["last", "waiting", "bob", "any 2", "1 min", "after exp1", "sh 'x y'"],
     ]
     assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
-
-
-def test_unknown_load_is_null() -> None:
-    """Without a driver each quantity is null, and its column and its metric are left out."""
-    described = document(loads=False)
-    keys = ("utilization_percentage", "memory_used_bytes", "power_w", "temperature_c")
-    assert {gpu[key] for gpu in described["gpus"] for key in keys} == {None}
-    heading = printed(gpus_table(described, gpu_places(box()), NOW), 200)[0].split()
-    assert heading == ["GPU", "USER", "TIME", "LEFT", "JOB"]
-    assert re.findall("utilization|power", openmetrics_text(described)) == []
 
 
 def test_predicted_start() -> None:
