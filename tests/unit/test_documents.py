@@ -25,51 +25,9 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("documents.toml").read_text())
+PROFILE, MACHINE = CASES["profile"], CASES["machine"]
 
 # ----------------------------------------------------------------------------------------- profiles
-
-PROFILE = """\
-name = "job"
-description = "a job"
-gpus = 2
-
-[communication]
-pattern = "ring"
-bandwidth_sensitive = true
-source = "measured"
-
-[resources]
-memory_mib = 1024
-sm_utilization_percentage = 30
-memory_bandwidth_utilization_percentage = 20
-power_w = 100
-source = "measured too"
-
-[placement]
-min_utility = 0.5
-single_node = true
-
-[collocation]
-source = "measured by hand"
-
-[collocation.slowdown_percentage]
-vgg16 = 32
-"my job" = 0.5
-
-[sharing]
-share = true
-
-[sm_curve]
-sm_percentage = [10, 50.5, 100]
-throughput = [1, 4, 3.5]
-source = "swept"
-
-[counters]
-llc_accesses_per_kilo_instruction = 120
-llc_hit_rate_percentage = 75
-bytes_per_access = 128
-source = "counted"
-"""
 
 
 def profile_file(directory: Path, text: str | bytes) -> str:
@@ -158,39 +116,6 @@ def test_file_size(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------- described machines
 
-MACHINE = """\
-name = "box"
-description = "a box"
-source = "made up"
-
-[gpus]
-count = 4
-model = "A100"
-memory_mib = 40960
-compute_capability = "8.0"
-
-[nvlink]
-version = 3
-links = [[0, 1, 4], [3, 2, 2]]
-
-[pcie]
-generation = 4
-width = 16
-
-[pcie.groups]
-PIX = [[0, 1]]
-NODE = [[0, 1, 2]]
-
-[[numa]]
-node = 1
-gpus = [0, 1]
-cpuset = "0-3,8"
-
-[[numa]]
-node = 0
-gpus = [2]
-"""
-
 
 def machine_file(directory: Path, text: str) -> str:
     path = directory / "box.toml"
@@ -259,12 +184,29 @@ def test_digest(tmp_path: Path) -> None:
     assert load_machine(machine_file(tmp_path, other)).digest != one.digest
 
 
-@cases(CASES["mistakes_in_a_machine"], "old", "new", "want")
+def test_machine_with_instances(tmp_path: Path) -> None:
+    """Lists give each GPU its own values, and a card with MIG instances is replaced by them."""
+    gpus = load_machine(machine_file(tmp_path, CASES["machine_of_lists"])).gpus
+    assert [(gpu.index, gpu.name, gpu.model, gpu.memory_bytes >> 20) for gpu in gpus] == [
+        (2, "2", "A40", 0),
+        (3, "3", "A40", 0),
+        (100, "0:0", "A100 MIG 3g.20gb", 20096),
+        (101, "0:1", "A100 MIG 3g.20gb", 20096),
+        (203, "1:3", "A100 MIG 1g.5gb", 4864),
+    ]
+    got = [
+        (gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus
+    ]
+    assert got == [(4, 2, 14, 8)] * 2 + [(12, 2, 25, 16)] * 3
+
+
+@cases(CASES["mistakes_in_a_machine"] | CASES["mistakes_in_lists"], "old", "new", "want")
 def test_mistakes_in_a_machine(tmp_path: Path, old: str, new: str, want: str) -> None:
     """A mistake in a described machine is named with path, line and what was found."""
-    assert MACHINE.count(old) == 1
-    path = machine_file(tmp_path, MACHINE.replace(old, new))
-    assert complaint(load_machine, path) == want
+    rows = CASES["mistakes_in_lists"].values()
+    text = CASES["machine_of_lists"] if [old, new, want] in rows else MACHINE
+    assert text.count(old) == 1
+    assert complaint(load_machine, machine_file(tmp_path, text.replace(old, new))) == want
 
 
 # ---------------------------------------------------------------------------------- what is shipped
