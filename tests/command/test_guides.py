@@ -172,24 +172,22 @@ PARSERS = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_blocks_of_a_page(page: Path) -> None:
-    """TOML and YAML that a page shows parses, Python compiles, and each comment has a block."""
-    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(page.read_text()))
-    assert of_blocks.count("<!--") == len(re.findall(MARK, page.read_text(), re.DOTALL))
-    for block in blocks(page):
-        if block.language in PARSERS:
-            PARSERS[block.language](block.text)
-        if block.not_run:
-            print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")
-
-
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_page(page: Path, reader: Reader) -> None:
-    """The commands of a page do, from top to bottom, what the page says."""
+    """The commands of a page do, from top to bottom, what the page says.
+
+    TOML and YAML that it shows parses, Python compiles, and each comment has a block.
+    """
+    text = page.read_text()
+    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(text))
+    assert of_blocks.count("<!--") == len(re.findall(MARK, text, re.DOTALL))
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        if block.not_run:
+            print(f"{where}: not run: {block.not_run}")
         if block.not_run or block.language not in ("sh", "console"):
             continue
         for program in PROGRAMS:

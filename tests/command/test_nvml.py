@@ -5,19 +5,16 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
 import pytest
-from conftest import complaint
+from conftest import complaint, held
 
 pytest_plugins = ("fake_nvml",)
 
 ALL = [0, 1, 2, 3, 4, 5, 6, 7]
 SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-HOLD = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $$; read line")  # until its stdin ends
 SHOW_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
 NO_GPUS_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
@@ -45,14 +42,6 @@ def states(launcher, *arguments) -> list[str]:
 
 def outcome(run: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
     return run.returncode, run.stdout, run.stderr
-
-
-@contextmanager
-def holding(launcher, *options) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """Run a launch for the block; yield gpulaunch, the job's GPUs and the job's pid."""
-    with launcher.start(*options, "--", *HOLD, stdin=subprocess.PIPE) as process:
-        gpus, job = process.stdout.readline().split()
-        yield process, gpus, int(job)
 
 
 # What the machine is
@@ -99,16 +88,12 @@ def test_main_job(launcher):
 
 def test_card_that_changed_its_index(launcher, dgx1_v100):
     """A lease follows the GPU, not its index: when cards are renumbered it blocks the same card."""
-    with holding(launcher, "--only", "0"):
+    with held(launcher, "--only", "0"):
         dgx1_v100.swap(0, 5)
-        held = [
-            (gpu["index"], gpu["uuid"])
-            for gpu in document(launcher, "status")["gpus"]
-            if not gpu["free"]
-        ]
-        shown = [lease["gpus"] for lease in document(launcher, "status")["leases"]]
+        found = document(launcher, "status")
         by_index = [launcher.run("--only", index, "--", "true").returncode for index in ("0", "5")]
-    assert (held, shown, by_index) == ([(5, "GPU-v100-0")], [[5]], [0, 75])
+    assert [gpu["uuid"] for gpu in found["gpus"] if not gpu["free"]] == ["GPU-v100-0"]
+    assert ([lease["gpus"] for lease in found["leases"]], by_index) == ([[5]], [0, 75])
 
 
 # What the GPUs are used for
@@ -138,7 +123,8 @@ def test_outside_use_that_has_just_ended(launcher, dgx1_v100):
 def test_memory_in_use(launcher, dgx1_v100):
     """Over 128 MiB used by no visible process is outside use; the driver's reserve is not.
 
-    A screen on a GPU is no use that counts, whatever memory it takes.
+    A screen on a GPU is no use that counts, whatever memory it takes. Where an older driver may
+    count its reserve, here 300 MiB, as use, 1.5 GiB is the bound.
     """
     dgx1_v100.change(0, used_mib=128)
     dgx1_v100.change(1, used_mib=129)
@@ -146,10 +132,6 @@ def test_memory_in_use(launcher, dgx1_v100):
     found = [(gpu["state"], gpu["outside"]) for gpu in document(launcher, "status")["gpus"]]
     outside = ("outside", "129 MiB in use by a process that is not visible here")
     assert found == [("free", None), outside, *[("free", None)] * 6]
-
-
-def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100):
-    """Where the driver's reserve, here 300 MiB, may be counted as use, 1.5 GiB is the bound."""
     dgx1_v100.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
     dgx1_v100.change(0, used_mib=1200)
     dgx1_v100.change(1, used_mib=1300)
@@ -158,8 +140,8 @@ def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100):
 
 def test_leased_gpu_at_work(launcher, dgx1_v100):
     """The job of a lease is a compute process on its own GPU, and no use outside gpulaunch."""
-    with holding(launcher, "--only", "0") as (_, _, job):
-        dgx1_v100.add(f"process 0 {job} 9000")
+    with held(launcher, "--only", "0") as job:
+        dgx1_v100.add(f"process 0 {job.job_pid} 9000")
         run = launcher.run("-q", "-n", "8", "--", "true")
         gpu = document(launcher, "status")["gpus"][0]
     assert (gpu["state"], gpu["outside"]) == ("leased", None)
@@ -323,16 +305,13 @@ def test_described_and_real_leases_apart(launcher, dgx1_v100):
     described = ("--topology", "dgx1-v100")
     for gpu in document(launcher, "topo", *described)["gpus"]:
         dgx1_v100.change(gpu["index"], uuid=gpu["uuid"])
-    with holding(launcher, *described, "-n", "3", "--profile", "vgg16"):
+    with held(launcher, *described, "-n", "3", "--profile", "vgg16"):
         real_before = states(launcher)
-        with holding(launcher, "-n", "all") as (_, gpus, _):
-            leases = [
-                len(document(launcher, "status", *machine)["leases"]) for machine in ((), described)
-            ]
+        with held(launcher, "-n", "all") as job:
             real, pretended = states(launcher), states(launcher, *described)
             fits = launcher.run(*described, "-n", "5", "--", "true").returncode
-    assert (real_before, sorted(gpus.split(","))) == (["free"] * 8, [str(i) for i in ALL])
-    assert (leases, real) == ([1, 1], ["leased"] * 8)
+    assert (real_before, sorted(job.gpus.split(","))) == (["free"] * 8, [str(i) for i in ALL])
+    assert real == ["leased"] * 8
     assert pretended == ["leased", "free", "leased", "leased", "free", "free", "free", "free"]
     assert fits == 0
 
