@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, complaint, until
-from values import box
 
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.drain import Drain, remove_drain, write_drain
-from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.find import Machine
-from gpulaunch.machine.topology import TableKey
+from gpulaunch.leases.drain import remove_drain, write_drain
 
 pytest_plugins = ("fake_nvml",)
 
@@ -232,15 +228,6 @@ def test_marks_that_do_not_count(launcher) -> None:
     if os.getuid() == 0:
         os.chown(mark, 65534, 65534)
         assert states(launcher, *DGX)[7] == "free"
-
-
-def test_each_machine_has_its_marks() -> None:
-    """A GPU that is drained on one machine is in service on another with a GPU of that UUID."""
-    here, there = (Drain("GPU-a", machine, "", 0, "") for machine in ((), ("box", "digest")))
-    seen = Snapshot([], [], drained=(here, there))
-    assert seen.of(Machine(box(), (), None)).drained == (here,)
-    key = TableKey("box", "digest", "/anywhere")
-    assert seen.of(Machine(box(), (), key)).drained == (there,)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")

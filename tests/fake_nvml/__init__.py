@@ -250,30 +250,10 @@ def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
 
 @pytest.fixture
 def hgx_h100(nvml: FakeNvml) -> FakeNvml:
-    """Describe eight H100, each with eighteen NVLinks into NVSwitches."""
-    gpus = [
-        {
-            "uuid": f"GPU-h100-{i}",
-            "name": "NVIDIA H100 80GB HBM3",
-            "memory_mib": 81559,
-            "reserved_mib": 600,
-            "pci": f"ffff:{0x06 + 4 * i:02x}:00",  # this domain has no sysfs here
-            "numa": i // 4,
-            "cpus": ("0-31", "32-63")[i // 4],
-            "cc": "9.0",
-            "gen": 5,
-            "width": 16,
-        }
-        for i in range(8)
-    ]
-    nvml.describe(
-        gpus,
-        (
-            f"nvlink {gpu} {link} peer=switch version=6 hopper state=1"
-            for gpu in range(8)
-            for link in range(18)
-        ),
-    )
+    """Describe eight H100, each with eighteen NVLinks into NVSwitches, as in dgx-h100.toml."""
+    nvml.tell_of(load_described_machine("dgx-h100")[0])
+    for gpu in range(8):
+        nvml.change(gpu, uuid=f"GPU-h100-{gpu}", reserved_mib=600)
     return nvml
 
 

@@ -23,7 +23,7 @@ from gpulaunch.show.status_table import (
     status_table,
     waiting,
 )
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
+from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
 from gpulaunch.show.top_screen import TopScreen
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
@@ -101,16 +101,6 @@ def test_text_of_others_is_text() -> None:
         ":smile:    \\x1b[31mtrue",
         "模型       \\x1b[31mtrue",
     ]
-
-
-def test_a_pipe_gets_plain_whole_lines() -> None:
-    """In a pipe nothing is cut, no blank ends a line, and the rule is not as long as a command."""
-    stream = io.StringIO()
-    draw(sample(), stream)
-    lines = stream.getvalue().splitlines()
-    assert lines[2].endswith("train train")
-    assert [line for line in lines if line != line.rstrip() or "\x1b" in line] == []
-    assert lines[1] == "─" * 80
 
 
 def test_rows_become_lines_at_last() -> None:

@@ -35,9 +35,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "show",
     "cli",
 ]
-LARGEST_SHARE = 0.2
-"""No room holds more of the package's lines."""
-
 PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
     "_pytest": {"pytest_plugin/forked.py"},
@@ -92,7 +89,6 @@ class Source:
         classes: the names of its classes.
         texts: its text constants.
         is_pure: whether it carries the mark, below its docstring.
-        line_count: its number of lines.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +103,6 @@ class Source:
         self.classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         self.texts: set[str] = set()
         self.is_pure = PURE_MARK in text
-        self.line_count = text.count("\n")
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 self.imports.update(alias.name for alias in node.names)
@@ -156,14 +151,6 @@ def test_architecture_names_the_rooms_and_what_is_there() -> None:
     assert [
         path for path in named if not any((top / path).exists() for top in (PACKAGE, ROOT))
     ] == []
-
-
-def test_no_room_is_a_drawer() -> None:
-    """No room holds more than a fifth of the package."""
-    total = sum(file.line_count for file in files())
-    for room in ROOMS:
-        own = sum(file.line_count for file in files() if file.room == room)
-        assert own <= LARGEST_SHARE * total, room
 
 
 def test_no_circles() -> None:
