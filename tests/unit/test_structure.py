@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.launch.options import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpulaunch"
@@ -216,3 +217,8 @@ def test_launch_imports_what_costs_late() -> None:
     for file in files():
         if file.room != "show" and file.place not in doors:
             assert file.at_the_top & costly == set(), file.place
+
+
+def test_settings_are_few() -> None:
+    """A setting that users would not miss is a constant with a reason."""
+    assert len(SETTINGS) <= 45
