@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from conftest import SCRIPT, wait_for_end
+from conftest import Launcher, wait_for_end
 
 from gpulaunch.files.toml import tomllib
 
@@ -84,24 +84,22 @@ def blocks(page: Path) -> list[Block]:
 class Reader:
     """Whoever types the commands of a page, with a home, a table and a machine of their own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, launcher: Launcher) -> None:
+        home = launcher.state.parent
         self._place = home / "page"
         self._place.mkdir()
         self._output = home / "output"
-        self._state = home / "state"
-        self._state.mkdir()
-        (home / "runtime").mkdir(mode=0o700)
+        self._state = launcher.state
+        runtime = launcher.environment["XDG_RUNTIME_DIR"]
         self._environment = {
-            "PATH": f"{home}/stand-ins:{SCRIPT.parent}:{os.environ['PATH']}",
-            "HOME": str(home),
-            "XDG_RUNTIME_DIR": str(home / "runtime"),
-            "TMUX_TMPDIR": str(home / "runtime"),
-            "SCREENDIR": str(home / "runtime"),
-            "LANG": "C.UTF-8",
-            "GPULAUNCH_STATE_DIR": str(self._state),
+            **launcher.environment,
+            "PATH": f"{home}/stand-ins:{launcher.environment['PATH']}",
+            "TMUX_TMPDIR": runtime,
+            "SCREENDIR": runtime,
             "GPULAUNCH_TOPOLOGY": "dgx1-v100",
             "GPULAUNCH_REPOSITORY": str(ROOT),
         }
+        del self._environment["XDG_CONFIG_HOME"]  # pages write to ~/.config
 
     def run(self, script: str) -> tuple[int, str]:
         """Run a script; return its exit status and what it printed, on stdout or stderr.
@@ -134,9 +132,9 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(launcher: Launcher) -> Iterator[Reader]:
     """Return a reader whose processes end with the test."""
-    reader = Reader(tmp_path)
+    reader = Reader(launcher)
     yield reader
     while running := reader.running():
         for pid in running:

@@ -1,6 +1,7 @@
 """Documents that people and launchers write: what is understood, and what every mistake is told."""
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu, format_cpuset, parse_cpuset
 from gpulaunch.machine.topology import TableKey, Topology, same_table
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.keys import Part
@@ -373,7 +375,27 @@ def test_same_table() -> None:
     assert not any(same_table(*pair) for other in others for pair in ((key, other), (other, key)))
 
 
-# --------------------------------------------------------------------------- CPU lists, sizes, text
+# --------------------------------------------------------------------------- times, CPU lists, text
+
+
+def test_times_of_utc_and_elsewhere() -> None:
+    """Z is UTC, and a fraction of a second may have any number of digits, in every Python.
+
+    What is no time raises ValueError.
+    """
+    for text, microsecond in {
+        "2026-01-02T03:04:05Z": 0,
+        "2026-01-02T03:04:05.5Z": 500_000,
+        "2026-01-02T03:04:05.123456789Z": 123_456,
+        "2026-01-02T03:04:05.12345678+00:00": 123_456,
+        "2026-01-02T05:04:05.5+02:00": 500_000,
+    }.items():
+        got = parse_time(text)
+        assert got == datetime(2026, 1, 2, 3, 4, 5, microsecond, timezone.utc)
+        assert got.utcoffset() == timedelta(hours=2 if text.endswith("+02:00") else 0)
+    for text in ("", "Z", "soon", "2026-02-31T00:00:00Z", "2026-01-02T03:04:05ZZ"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_time(text)
 
 
 def test_cpusets() -> None:
