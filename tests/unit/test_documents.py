@@ -213,30 +213,14 @@ def test_mistakes_in_a_machine(tmp_path: Path, old: str, new: str, want: str) ->
 
 # ---------------------------------------------------------------------------------- what is shipped
 
-# mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and
-# iteration.
-MAPA_WORKLOADS = {
-    "alexnet": (True, 80_001),
-    "caffenet": (False, 84_936),
-    "cusimann": (False, None),
-    "gmm": (False, None),
-    "googlenet": (False, 640_001),
-    "inception-v3": (True, 2_830_001),
-    "jacobi": (False, None),
-    "resnet50": (True, 1_600_001),
-    "vgg16": (True, 160_001),
-}
-
 
 def test_profiles_of_mapa() -> None:
     """The nine workloads of mapa-sc21 have its sensitivity and its number of calls."""
-    told = {name: load_profile(name).communication for name in MAPA_WORKLOADS}
-    got = {
-        name: (one.bandwidth_sensitive, one.collective_calls_per_iteration)
-        for name, one in told.items()
-    }
-    assert got == MAPA_WORKLOADS
-    assert all("mapa-sc21" in one.source for one in told.values())
+    for name, (sensitive, *calls) in CASES["mapa_workloads"].items():
+        one = load_profile(name).communication
+        assert one.bandwidth_sensitive == sensitive, name
+        assert one.collective_calls_per_iteration == (calls[0] if calls else None), name
+        assert "mapa-sc21" in one.source
 
 
 def test_all_that_is_shipped() -> None:
@@ -440,14 +424,11 @@ def test_sizes_as_they_are_sold() -> None:
         assert parse_size(f"{sold_gb}G").of_gpu_bytes <= shown_mib << 20, card
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [(1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (16160 << 20, "15.78 GiB"),
-     (1 << 40, "1 TiB"), (5 << 50, "5120 TiB")],
-)  # fmt: skip
-def test_format_size(size_bytes: int, text: str) -> None:
+def test_format_size() -> None:
     """Sizes are shown in the largest binary unit that leaves at least 1."""
-    assert format_size(size_bytes) == text
+    sizes = (1023, 1024, 1536, 16160 << 20, 1 << 40, 5 << 50)
+    words = ["1023 B", "1 KiB", "1.5 KiB", "15.78 GiB", "1 TiB", "5120 TiB"]
+    assert [format_size(size_bytes) for size_bytes in sizes] == words
 
 
 @pytest.mark.parametrize(

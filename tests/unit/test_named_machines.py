@@ -53,7 +53,6 @@ DGX1, DGX_A100, DGX_H100 = "dgx1-v100", "dgx-a100", "dgx-h100"
 EIGHT_CARDS, CLUSTER = "pcie-8gpu-workstation", "minsky-cluster"
 SOCKETS = (frozenset(range(4)), frozenset(range(4, 8)))
 BOTH = Needs(required=frozenset((1, 6)))
-IN_ONE = Needs(within=SOCKETS)
 TWO_EACH = Needs(at_most=tuple((socket, 2) for socket in SOCKETS))
 ONE_EACH = Needs(
     at_most=tuple((frozenset(range(first, first + 4)), 1) for first in range(0, 20, 4))

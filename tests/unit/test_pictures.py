@@ -99,10 +99,7 @@ def test_instances_below_their_card() -> None:
 
 def test_models_that_differ():
     """GPUs of several models have it at the end of their row."""
-    gpus = (
-        Gpu(0, "GPU-0", "A100", 80 << 30),
-        Gpu(1, "GPU-1", "Tesla T4", 15 << 30),
-    )
+    gpus = (Gpu(0, "GPU-0", "A100", 80 << 30), Gpu(1, "GPU-1", "Tesla T4", 15 << 30))
     lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: Wire("PIX")), "made up"))
     assert lines[0] == "mixed: 2 GPUs"
     found = [line.partition("?")[2].strip() for line in lines[2:4]]
