@@ -344,10 +344,12 @@ TOLD = {
     "driver": lambda nvml: nvml.add("driver 570.1"),
     "new card": lambda nvml: nvml.change(1, uuid="GPU-new"),
     "index": lambda nvml: nvml.swap(0, 1),
+    "odd answer": lambda nvml: nvml.answer("nvmlDeviceGetMigMode", UNKNOWN),
     "mig": lambda nvml: (nvml.change(1, mig=1), nvml.add(MIG)),
 }
 WRITTEN = {
     "boot": (BOOT, "another"),
+    "other version": ('"key":[["index"', '"key":[["number"'),
     "cpus": (CPUS, "[7]"),
     "damage": ('"topology":[', '"topology":[['),
 }

@@ -275,7 +275,6 @@ def test_mistakes_in_a_file(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------ damage
 
-
 FORMS = ("newest form", "old driver", "a cgroup hides", "numbers with gaps")
 
 
