@@ -88,7 +88,7 @@ def test_leases_and_use_by_others(made_up: Launcher) -> None:
     assert used == [("outside", "a game"), ("free", None)]
 
 
-OF_OTHERS = ("state directory", "containers", "Docker Engine", "GPUs in containers", "Podman")
+OF_OTHERS = ("state directory", "containers", "Docker Engine")
 
 
 def test_doctor(made_up: Launcher) -> None:
@@ -96,6 +96,7 @@ def test_doctor(made_up: Launcher) -> None:
 
     GPUs that have no CUDA MPS are not shared, and a job that asks for that is told why.
     """
+    made_up.environment["PATH"] = ""  # without Podman and its answers
     findings = json.loads(made_up.run("doctor", "--json").stdout)["findings"]
     of_driver = [one for one in findings if one["subject"] not in OF_OTHERS]
     assert [(one["subject"], one["state"], one["text"]) for one in of_driver] == [

@@ -71,7 +71,7 @@ def test_older_cards_and_drivers(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 def answers(launcher: Launcher, command: str) -> tuple[int, list[str]]:
     """Return how many GPUs a command knows, and what it says of the others."""
-    done = launcher.run(command, "--json")
+    done = launcher.run(command, "--json", env=launcher.environment | {"PATH": ""})
     found = json.loads(done.stdout)
     if command != "doctor":
         return len(found["gpus"]), done.stderr.splitlines()
