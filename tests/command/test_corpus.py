@@ -16,6 +16,7 @@ shows what changed.
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,9 @@ MASKS_OF_TIMES = (
     (r" +", " "),
 )
 
+PLAIN = re.compile(r"""(\w+=[\w,.:/-]* )*gpulaunch ([^'"\\$`|&;<>()*?~{}\[\]]|'[^']*')*""")
+"""A command line of gpulaunch in which nothing has a meaning to the shell but single quotes."""
+
 
 class Scenario(NamedTuple):
     """Commands that are run one after the other in one home."""
@@ -109,17 +113,7 @@ def replay(scenario: Scenario, home: Path) -> str:
     for command in scenario.commands:
         if engine:
             engine.requests.clear()
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=home,
-            env=launcher.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",
-            check=False,
-            timeout=120,
-        )
+        done = run(launcher, command, home)
         text += [f"$ {command}", *on_one_line(done.stdout)]
         own = [line for line in done.stderr.splitlines() if not engine or "gpulaunch" in line]
         text += [f"! {line}" for line in own]
@@ -136,6 +130,29 @@ def replay(scenario: Scenario, home: Path) -> str:
         ((rf"\b{re.escape(os.uname().nodename)}\b", "HOST"),) if "(NVML)" in scenario.title else ()
     )
     return masked("\n".join(text).strip("\n"), home, masks)
+
+
+def run(launcher: Launcher, command: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line, in a fork of this process where a shell would only split it into words.
+
+    Variables that are set before the command's name are understood.
+    """
+    options = {
+        "cwd": home,
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "errors": "backslashreplace",
+    }
+    environment = dict(launcher.environment)
+    if not PLAIN.fullmatch(command):
+        return subprocess.run(["sh", "-c", command], env=environment, check=False, **options)
+    words = shlex.split(command)
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
+    return launcher.run(*words[1:], env=environment, capture_output=False, **options)
 
 
 def on_one_line(printed: str) -> list[str]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from conftest import SCRIPT, wait_for_end
+from conftest import Launcher, wait_for_end
 
 from gpulaunch.files.toml import tomllib
 
@@ -84,24 +84,22 @@ def blocks(page: Path) -> list[Block]:
 class Reader:
     """Whoever types the commands of a page, with a home, a table and a machine of their own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, launcher: Launcher) -> None:
+        home = launcher.state.parent
         self._place = home / "page"
         self._place.mkdir()
         self._output = home / "output"
-        self._state = home / "state"
-        self._state.mkdir()
-        (home / "runtime").mkdir(mode=0o700)
+        self._state = launcher.state
+        runtime = launcher.environment["XDG_RUNTIME_DIR"]
         self._environment = {
-            "PATH": f"{home}/stand-ins:{SCRIPT.parent}:{os.environ['PATH']}",
-            "HOME": str(home),
-            "XDG_RUNTIME_DIR": str(home / "runtime"),
-            "TMUX_TMPDIR": str(home / "runtime"),
-            "SCREENDIR": str(home / "runtime"),
-            "LANG": "C.UTF-8",
-            "GPULAUNCH_STATE_DIR": str(self._state),
+            **launcher.environment,
+            "PATH": f"{home}/stand-ins:{launcher.environment['PATH']}",
+            "TMUX_TMPDIR": runtime,
+            "SCREENDIR": runtime,
             "GPULAUNCH_TOPOLOGY": "dgx1-v100",
             "GPULAUNCH_REPOSITORY": str(ROOT),
         }
+        del self._environment["XDG_CONFIG_HOME"]  # pages write to ~/.config
 
     def run(self, script: str) -> tuple[int, str]:
         """Run a script; return its exit status and what it printed, on stdout or stderr.
@@ -134,9 +132,9 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(launcher: Launcher) -> Iterator[Reader]:
     """Return a reader whose processes end with the test."""
-    reader = Reader(tmp_path)
+    reader = Reader(launcher)
     yield reader
     while running := reader.running():
         for pid in running:
@@ -172,24 +170,22 @@ PARSERS = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_blocks_of_a_page(page: Path) -> None:
-    """TOML and YAML that a page shows parses, Python compiles, and each comment has a block."""
-    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(page.read_text()))
-    assert of_blocks.count("<!--") == len(re.findall(MARK, page.read_text(), re.DOTALL))
-    for block in blocks(page):
-        if block.language in PARSERS:
-            PARSERS[block.language](block.text)
-        if block.not_run:
-            print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")
-
-
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_page(page: Path, reader: Reader) -> None:
-    """The commands of a page do, from top to bottom, what the page says."""
+    """The commands of a page do, from top to bottom, what the page says.
+
+    TOML and YAML that it shows parses, Python compiles, and each comment has a block.
+    """
+    text = page.read_text()
+    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(text))
+    assert of_blocks.count("<!--") == len(re.findall(MARK, text, re.DOTALL))
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        if block.not_run:
+            print(f"{where}: not run: {block.not_run}")
         if block.not_run or block.language not in ("sh", "console"):
             continue
         for program in PROGRAMS:

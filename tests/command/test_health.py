@@ -7,14 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import complaint, until
-from values import box
+from conftest import DGX, complaint, until
 
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.drain import Drain, remove_drain, write_drain
-from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.find import Machine
-from gpulaunch.machine.topology import TableKey
+from gpulaunch.leases.drain import remove_drain, write_drain
 
 pytest_plugins = ("fake_nvml",)
 
@@ -59,9 +55,14 @@ def health_of(launcher, *options: str) -> tuple[int, list[tuple[str, str]]]:
     return run.returncode, [(found["state"], found["text"]) for found in findings]
 
 
-def drained_lines(launcher, *arguments: str) -> tuple[int, str, str]:
+def outcome(launcher, *arguments: str) -> tuple[int, str, str]:
     run = launcher.run(*arguments)
     return run.returncode, run.stdout, run.stderr
+
+
+def states(launcher, *options: str) -> list[str]:
+    document = json.loads(launcher.run("status", "--json", *options).stdout)
+    return [gpu["state"] for gpu in document["gpus"]]
 
 
 # ------------------------------------------------------------------------------------------ faults
@@ -114,15 +115,14 @@ def test_links_that_are_down_warn(launcher, request, machine: str) -> None:
 
 
 def test_a_healthy_answer(launcher, hgx_h100) -> None:
-    """A GPU that answers that all is well is no finding."""
+    """A GPU that answers that all is well is no finding.
+
+    A driver that knows none of the calls tells of no fault, and every GPU is granted.
+    """
     for gpu, answer in enumerate(HARMLESS):
         change(hgx_h100, gpu, answer)
     well = "8 GPUs: nothing wrong, as far as the driver tells"
     assert health_of(launcher) == (0, [("ok", well)])
-
-
-def test_an_old_driver_bars_nothing(launcher, hgx_h100) -> None:
-    """A driver that knows none of the calls tells of no fault, and every GPU is granted."""
     change(hgx_h100, 3, "remap_failure=1 fabric=2")
     for function in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuFabricInfoV"):
         hgx_h100.answer(function, 13)
@@ -167,7 +167,7 @@ def test_a_job_inside_a_lease_gets_no_barred_gpu(launcher, dgx1_v100) -> None:
 @pytest.mark.usefixtures("dgx1_v100")
 def test_draining_and_undraining(launcher) -> None:
     """A drained GPU is granted to nobody until it is undrained; status tells who, why and when."""
-    out = drained_lines(launcher, "drain", "2", "--reason", "fan is loud")
+    out = outcome(launcher, "drain", "2", "--reason", "fan is loud")
     assert out == (0, f"drained GPU 2 of {os.uname().nodename}\n", "")
     found = gpus_of(launcher)[2]
     who = found["drained"]["by"]
@@ -180,90 +180,54 @@ def test_draining_and_undraining(launcher) -> None:
     assert health_of(launcher) == (0, [("warning", f"GPU 2 is {why}")])
     assert launcher.run("-n", "all", *SHOW_GPUS).stdout == "0,1,3,4,5,6,7\n"
     back = f"GPU 2 of {os.uname().nodename}"
-    assert drained_lines(launcher, "undrain", "2") == (0, f"{back} in service again\n", "")
-    again = drained_lines(launcher, "undrain", "2")
+    assert outcome(launcher, "undrain", "2") == (0, f"{back} in service again\n", "")
+    again = outcome(launcher, "undrain", "2")
     assert again == (0, "", f"gpulaunch: warning: {back}: not drained\n")
     assert launcher.run("-n", "8", *SHOW_GPUS).stdout == "0,1,2,3,4,5,6,7\n"
     assert launcher.records() == []
 
 
 def test_a_job_on_a_drained_gpu_goes_on(launcher) -> None:
-    """Draining lets a job that is there finish; its GPU is leased, and then drained."""
-    dgx = ("--topology", "dgx1-v100")
-    with launcher.start(*dgx, "-n", "8", "--", "sh", "-c", "echo on; read x", stdin=-1) as job:
-        assert job.stdout.readline() == "on\n"
-        out = drained_lines(launcher, "drain", "1-2", *dgx)
-        assert out == (0, "drained GPUs 1-2 of dgx1-v100; 1 job on them may finish\n", "")
-        assert states(launcher, *dgx)[1:3] == ["leased", "leased"]
-        job.communicate("\n")
-    assert (job.returncode, states(launcher, *dgx)[1:3]) == (0, ["drained", "drained"])
+    """Draining lets a job that is there finish, with launches inside its lease.
 
-
-def states(launcher, *options: str) -> list[str]:
-    document = json.loads(launcher.run("status", "--json", *options).stdout)
-    return [gpu["state"] for gpu in document["gpus"]]
-
-
-def test_launches_inside_a_lease_go_on(launcher) -> None:
-    """Draining a GPU of a lease leaves it to the launches inside the lease."""
-    dgx = ("--topology", "dgx1-v100")
+    Its GPUs are leased, and then drained.
+    """
     inside = f"read x; {launcher.script} -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
-    with launcher.start(*dgx, "-n", "2", "--", "sh", "-c", f"echo on; {inside}", stdin=-1) as job:
+    with launcher.start(*DGX, "-n", "8", "--", "sh", "-c", f"echo on; {inside}", stdin=-1) as job:
         assert job.stdout.readline() == "on\n"
-        launcher.run("drain", "0-7", *dgx)
+        out = outcome(launcher, "drain", "1-2", "3-4", *DGX)
+        assert out == (0, "drained GPUs 1-4 of dgx1-v100; 1 job on them may finish\n", "")
+        assert states(launcher, *DGX)[1:3] == ["leased", "leased"]
         out, errors = job.communicate("\n")
-    assert (len(out.split(",")), errors) == (2, "")
+    assert (job.returncode, len(out.split(",")), errors) == (0, 2, "")
+    assert states(launcher, *DGX)[1:3] == ["drained", "drained"]
 
 
 def test_undraining_wakes_who_waits(launcher) -> None:
     """Who waits for a drained GPU is told why, and starts when it is undrained."""
-    dgx = ("--topology", "dgx1-v100")
-    launcher.run("drain", "7", *dgx, "--reason", "new fan")
-    with launcher.start(*dgx, "-n", "8", "--wait", *SHOW_GPUS) as waiter:
+    launcher.run("drain", "7", *DGX, "--reason", "new fan")
+    with launcher.start(*DGX, "-n", "8", "--wait", *SHOW_GPUS) as waiter:
         said = waiter.stderr.readline()
         assert "1 is out of service (GPU 7: drained by " in said
         assert "new fan)" in said
-        launcher.run("undrain", "7", *dgx)
+        launcher.run("undrain", "7", *DGX)
         assert waiter.communicate()[0] == "0,1,2,3,4,5,6,7\n"
 
 
-def test_a_drain_lasts_one_boot(launcher) -> None:
-    """A mark of an earlier boot does not count."""
-    dgx = ("--topology", "dgx1-v100")
-    launcher.run("drain", "7", *dgx)
+def test_marks_that_do_not_count(launcher) -> None:
+    """A mark of an earlier boot, of another user or that is no mark at all drains nothing."""
+    launcher.run("drain", "7", *DGX)
     (mark,) = launcher.state.glob("gpulaunch.drained.*")
-    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"boot_id": "another"}))
-    assert set(states(launcher, *dgx)) == {"free"}
-
-
-def test_garbage_drains_nothing(launcher) -> None:
-    """A file with the name of a mark that is no mark does not count."""
-    dgx = ("--topology", "dgx1-v100")
-    launcher.run("drain", "7", *dgx)
-    (mark,) = launcher.state.glob("gpulaunch.drained.*")
-    for content in (b"", b"{}", b"[1]", b"\xff", b"[" * 4000, b'{"uuid": "x"}'):
+    text = mark.read_text()
+    assert states(launcher, *DGX)[7] == "drained"
+    earlier = json.dumps(json.loads(text) | {"boot_id": "another"}).encode()
+    for content in (earlier, b"", b"{}", b"[1]", b"\xff", b"[" * 4000, b'{"uuid": "x"}'):
         mark.write_bytes(content)
-        assert set(states(launcher, *dgx)) == {"free"}, content
-
-
-def test_each_machine_has_its_marks() -> None:
-    """A GPU that is drained on one machine is in service on another with a GPU of that UUID."""
-    here, there = (Drain("GPU-a", machine, "", 0, "") for machine in ((), ("box", "digest")))
-    seen = Snapshot([], [], drained=(here, there))
-    assert seen.of(Machine(box(), (), None)).drained == (here,)
-    key = TableKey("box", "digest", "/anywhere")
-    assert seen.of(Machine(box(), (), key)).drained == (there,)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
-def test_a_mark_of_others_does_not_count(launcher) -> None:
-    """A mark whose file belongs neither to root nor to the directory's owner drains nothing."""
-    dgx = ("--topology", "dgx1-v100")
-    launcher.run("drain", "7", *dgx)
-    (mark,) = launcher.state.glob("gpulaunch.drained.*")
-    assert states(launcher, *dgx)[7] == "drained"
-    os.chown(mark, 65534, 65534)
-    assert states(launcher, *dgx)[7] == "free"
+        assert set(states(launcher, *DGX)) == {"free"}, content
+    mark.write_text(text)
+    if os.getuid() == 0:
+        os.chown(mark, 65534, 65534)
+        assert states(launcher, *DGX)[7] == "free"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
@@ -318,24 +282,17 @@ def watches(pid: int) -> list[str]:
 def test_a_job_is_told_of_its_xids(launcher, dgx1_v100) -> None:
     """One line at the job's end tells of its GPU's Xids, in their order, with their meaning.
 
-    Neither the Xid of another GPU nor one from before the job is told.
+    Neither the Xid of another GPU nor one from before the job is told. A failed job whose GPU does
+    not answer any more is told so.
     """
     dgx1_v100.add("xid 3 13")
-    xids = ("xid 3 31", "xid 4 48", "xid 3 79", "xid 3 777")
+    lost = f"error * 3 {GPU_IS_LOST}"
+    xids = ("xid 3 31", "xid 4 48", "xid 3 79", "xid 3 777", lost)
     said = run_until(launcher, dgx1_v100, *xids, ending="exit 9")
     assert said == (
         "gpulaunch: warning: GPU 3 had Xid 31 (GPU memory page fault, most often a fault of the "
         "program), then Xid 79 (GPU has fallen off the bus), then Xid 777, see NVIDIA's Xid "
         "catalogue\n"
-    )
-
-
-def test_a_gpu_that_is_lost_meanwhile(launcher, dgx1_v100) -> None:
-    """A failed job whose GPU does not answer any more is told so."""
-    lost = f"error * 3 {GPU_IS_LOST}"
-    said = run_until(launcher, dgx1_v100, "xid 3 79", lost, ending="exit 9")
-    assert said == (
-        "gpulaunch: warning: GPU 3 had Xid 79 (GPU has fallen off the bus)\n"
         "gpulaunch: warning: GPU 3 does not answer any more\n"
     )
 

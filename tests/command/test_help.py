@@ -1,63 +1,46 @@
-"""Help and version of the installed command."""
+"""The man pages that a wheel has, and what `--version` loads."""
 
 import re
-import shlex
+import runpy
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from conftest import Launcher
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"MANWIDTH": "1000", "LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 
-def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
-    """Each row's command answers --help with its own usage line; its example can be typed."""
-    for word, command in COMMANDS.items():
-        done = launcher.run(word, "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"usage: gpulaunch {word}")
-        if command.example:
-            assert f"example: {command.example}" in done.stdout
-            program, first, *rest = shlex.split(command.example)
-            assert (program, first) == ("gpulaunch", word)
-            options = [one for one in rest if one.startswith("-")]
-            assert [one for one in options if one not in done.stdout] == []
-
-
-def test_help_of_a_command(launcher: Launcher) -> None:
-    """`gpulaunch help WORD` is `gpulaunch WORD --help`, without a word the short help."""
-    for words in (["cluster", "map"], ["status"], []):
-        assert launcher.run("help", *words).stdout == launcher.run(*words, "--help").stdout
-    assert launcher.run("-V").stdout == launcher.run("--version").stdout
-
-
-def test_help_of_launches_has_all_options(launcher: Launcher) -> None:
-    """`help launch` has every option once, and `help settings` every setting, with its text."""
-    lines = launcher.run("help", "launch").stdout.splitlines()
-    starts = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
-    assert sorted(starts) == sorted(
-        ["-o", *(row.flags[0] for row in OPTIONS.values() if row.flags)]
-    )
-    launcher.environment["COLUMNS"] = "1000"
-    settings = launcher.run("help", "settings").stdout
-    assert re.findall(r"^  (\w+) +\S+: (.+)$", settings, re.MULTILINE) == [
-        (name, row.text) for name, row in (SETTINGS | TYPED).items()
-    ]
-    assert len(SETTINGS) <= 45
+@pytest.mark.skipif(not shutil.which("man"), reason="needs man")
+def test_pages_have_every_option(launcher: Launcher, tmp_path: Path) -> None:
+    """Every command has a page; man has no warning about one, and it has each of its options."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    made = runpy.run_path(str(ROOT / "hatch_build.py"))["_shell_files"]("1.2.3")
+    pages = {Path(name).stem: content for name, content in made if name.startswith("share/man/")}
+    assert {"gpulaunch", *(f"gpulaunch-{word}" for word in COMMANDS)} <= pages.keys()
+    for name in ("gpulaunch", "gpulaunch-cluster-map", "gpulaunch-status"):
+        asked = [*name.split("-")[1:], "--help"] if "-" in name else ["help", "launch"]
+        lines = launcher.run(*asked).stdout.splitlines()
+        flags = [flag for line in lines for flag in re.findall(r"(?:^  |, )(-[\w-]+)", line)]
+        (tmp_path / "page.1").write_bytes(pages[name])
+        command = ["man", "--warnings", "-l", str(tmp_path / "page.1")]
+        page = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+        assert (page.stderr, b"gpulaunch 1.2.3" in pages[name]) == ("", True)
+        found = re.findall(r"(?:^ +|, )(-[\w-]+)", page.stdout, re.MULTILINE)
+        assert {*flags} - {"-h", "--help"} - {*found} == set(), name
 
 
 def test_version_needs_no_launch_path() -> None:
     """`--version` and an unknown word load neither deciding nor the table."""
-    program = (
-        "import sys; from gpulaunch.cli import main; main.run(['--version']); print(*sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    program = "import sys, gpulaunch.cli.main as m; m.run(['--version']); print(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     rooms = ("decide", "leases", "machine", "sharing", "profiles", "process")
-    assert [
-        name
-        for name in done.stdout.split()
-        if name.startswith(tuple(f"gpulaunch.{room}" for room in rooms))
-    ] == []
+    loaded = [name.split(".")[1] for name in done.stdout.split() if name.startswith("gpulaunch.")]
+    assert loaded
+    assert {*rooms} & {*loaded} == set()

@@ -75,12 +75,5 @@ def test_keys(launcher: Launcher, tmp_path: Path) -> None:
             assert documented - printed == set(), f"{heading}: {done.stderr}"
             assert undocumented(printed, documented) == set(), heading
     waiter.communicate()
-
-
-def test_keys_of_profiles(launcher: Launcher) -> None:
-    """Each profile of the list has the keys that the page names, as has one that is shown."""
-    documented = sections()["gpulaunch profile list --json"]
-    for words in ("list", "show vgg16"):
-        found = json.loads(launcher.run("profile", *words.split(), "--json").stdout)
-        rows = found if isinstance(found, list) else [found]
-        assert documented - {*keys_of(rows)} == set()
+    profiles = json.loads(launcher.run("profile", "list", "--json").stdout)
+    assert sections()["gpulaunch profile list --json"] <= {*keys_of(profiles)}

@@ -19,70 +19,51 @@ pytest_plugins = ("fake_nvml",)
 
 LEFT_OUT = "gpulaunch: warning: GPU 3 is left out: GPU is lost"
 FUNCTION_NOT_FOUND, GPU_IS_LOST = 13, 15
-HANDLE, UUID, MIG = (
-    "nvmlDeviceGetHandleByIndex_v2",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetMigMode",
-)
+FIELDS, LINK_STATE = "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkState"
+HANDLE, UUID, MIG = "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"
 
 
-@pytest.fixture
-def calls(launcher: Launcher, tmp_path: Path) -> Path:
-    """Return the file into which the stand-in counts."""
-    launcher.environment["FAKE_NVML_CALLS"] = str(tmp_path / "calls")
-    return tmp_path / "calls"
-
-
-def counted(calls: Path) -> Counter[str]:
-    """Return how often each function was called since the last time."""
+def asked(launcher: Launcher) -> Counter[str]:
+    """Return how often each function is called for `topo`."""
+    calls = Path(launcher.state, "calls")
+    launcher.environment["FAKE_NVML_CALLS"] = str(calls)
+    launcher.run("topo")
     found = Counter(line.split()[0] for line in calls.read_text().splitlines())
     calls.unlink()
     return found
 
 
-# How often
-
-
 @pytest.mark.usefixtures("hgx_h100")
-def test_one_call_for_the_nvlinks_of_a_card(launcher: Launcher, calls: Path) -> None:
+def test_one_call_for_the_nvlinks_of_a_card(launcher: Launcher) -> None:
     """Of eight H100 all states, speeds and counts of links are read in eight calls.
 
     On a known machine a GPU costs three calls: its handle, its UUID, whether it is split.
     """
-    launcher.run("topo")
-    found = counted(calls)
-    assert found["nvmlDeviceGetFieldValues"] == 8
+    found = asked(launcher)
+    assert found[FIELDS] == 8
     assert {name: n for name, n in found.items() if "NvLink" in name} == {
         "nvmlDeviceGetNvLinkRemoteDeviceType": 8 * 18
     }
-    launcher.run("topo")
-    often = {name: n for name, n in counted(calls).items() if n >= 8}
+    often = {name: n for name, n in asked(launcher).items() if n >= 8}
     assert often == {HANDLE: 8, UUID: 8, MIG: 8}
 
 
-@pytest.mark.usefixtures("dgx1_v100")
-def test_links_of_older_cards(launcher: Launcher, calls: Path) -> None:
-    """Of a V100 six links are asked for their state, since the count is told, and none beyond."""
-    launcher.run("topo")
-    found = counted(calls)
-    assert (found["nvmlDeviceGetFieldValues"], found["nvmlDeviceGetNvLinkState"]) == (8, 8 * 6)
+def test_older_cards_and_drivers(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A V100 is asked for the state of the six links that it tells of, and none beyond.
 
-
-def test_cards_without_nvlinks(launcher: Launcher, nvml: "FakeNvml", calls: Path) -> None:
-    """Cards that tell that they have no NVLink are asked about none."""
+    Cards that tell that they have no NVLink are asked about none. Where no field is told, the links
+    are found one by one.
+    """
     nvml.tell_of(load_described_machine("a100-pcie-4gpu")[0])
     nvml.drop("nvlink ")
-    launcher.run("topo")
-    found = counted(calls)
-    assert [n for name, n in found.items() if "NvLink" in name] == []
-
-
-def test_older_drivers(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
-    """Where no field is told, the links are found one by one."""
-    hgx_h100.answer("nvmlDeviceGetFieldValues", FUNCTION_NOT_FOUND)
-    found = json.loads(launcher.run("topo", "--json").stdout)
-    links = {(link["nvlink_count"], link["bandwidth_gb_per_s"]) for link in found["links"]}
-    assert links == {(18, 450.0)}
+    assert [n for name, n in asked(launcher).items() if "NvLink" in name] == []
+    nvml.tell_of(load_described_machine("dgx1-v100")[0])
+    found = asked(launcher)
+    assert (found[FIELDS], found[LINK_STATE]) == (8, 8 * 6)
+    nvml.tell_of(load_described_machine("dgx-h100")[0])
+    nvml.answer(FIELDS, FUNCTION_NOT_FOUND)
+    links = json.loads(launcher.run("topo", "--json").stdout)["links"]
+    assert {(link["nvlink_count"], link["bandwidth_gb_per_s"]) for link in links} == {(18, 450.0)}
 
 
 # A GPU that is lost
@@ -90,7 +71,7 @@ def test_older_drivers(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
 
 def answers(launcher: Launcher, command: str) -> tuple[int, list[str]]:
     """Return how many GPUs a command knows, and what it says of the others."""
-    done = launcher.run(command, "--json")
+    done = launcher.run(command, "--json", env=launcher.environment | {"PATH": ""})
     found = json.loads(done.stdout)
     if command != "doctor":
         return len(found["gpus"]), done.stderr.splitlines()
@@ -99,15 +80,22 @@ def answers(launcher: Launcher, command: str) -> tuple[int, list[str]]:
     return count, [f"gpulaunch: warning: {text}" for text in texts if "left out" in text]
 
 
+ASKED = (
+    *(HANDLE, UUID, MIG, "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetName"),
+    *("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeMode"),
+    *("nvmlDeviceGetPciInfo_v3", FIELDS, "nvmlDeviceGetCudaComputeCapability"),
+)
+"""Every function that a lost GPU fails in, with those that may still answer."""
+
+
 @pytest.mark.parametrize(
     ("kept", "commands"),
     [
         ((), ("topo", "status", "doctor")),
         ((HANDLE,), ("topo", "status")),
-        ((HANDLE, UUID), ("status",)),
-        ((HANDLE, UUID, "nvmlDeviceGetHandleByUUID"), ("topo", "status")),
+        ((HANDLE, UUID, "nvmlDeviceGetHandleByUUID"), ("status", "topo")),
     ],
-    ids=["all calls fail", "handle answers", "UUID answers", "both handles answer"],
+    ids=["all calls fail", "handle answers", "both handles answer"],
 )
 def test_lost_behind_the_cache(
     launcher: Launcher, hgx_h100: "FakeNvml", kept: tuple[str, ...], commands: tuple[str, ...]
@@ -117,29 +105,12 @@ def test_lost_behind_the_cache(
     If it answers again, it is there again.
     """
     assert answers(launcher, "topo") == (8, [])
-    for function in ASKED:
-        if function not in kept:
-            hgx_h100.answer(function, GPU_IS_LOST, gpu=3)
+    for function in set(ASKED) - set(kept):
+        hgx_h100.answer(function, GPU_IS_LOST, gpu=3)
     for command in (*commands, commands[0]):
         assert answers(launcher, command) == (7, [LEFT_OUT])
     hgx_h100.drop("error ")
     assert answers(launcher, "status") == (8, [])
-
-
-ASKED = (
-    HANDLE,
-    UUID,
-    MIG,
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetName",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetComputeMode",
-    "nvmlDeviceGetPciInfo_v3",
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetCudaComputeCapability",
-)
-"""Every function that a lost GPU fails in, with those that may still answer."""
 
 
 def test_all_lost_behind_the_cache(launcher: Launcher, hgx_h100: "FakeNvml") -> None:

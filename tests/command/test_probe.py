@@ -4,18 +4,14 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import tomlkit
 from conftest import Launcher
+from values import cases
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.read_description import described_topology
-from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml
@@ -29,108 +25,55 @@ SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 RULE = "a process can use one MIG instance at most, and only those would do"
 HERE = os.uname().nodename
 
-SPLIT = """
-name = "split"
-source = "made up: a card in MIG mode, one that is not, one in MIG mode with two kinds of instances"
-
-[gpus]
-count = 3
-model = "NVIDIA A100-SXM4-80GB"
-memory_mib = 81920
-compute_capability = "8.0"
-
-[nvlink]
-version = 3
-switch_links_per_gpu = 12
-
-[pcie]
-generation = 4
-width = 16
-peer_to_peer = true
-
-[pcie.groups]
-PXB = [[0, 1, 2]]
-
-[[mig]]
-gpu = 0
-profile = "1g.10gb"
-memory_mib = 9728
-instances = [3, 5]
-
-[[mig]]
-gpu = 2
-profile = "3g.40gb"
-memory_mib = 40192
-instances = [0]
-
-[[mig]]
-gpu = 2
-profile = "1g.10gb"
-memory_mib = 9728
-instances = [1]
-"""
+SPLIT = str(Path(__file__).with_name("split.toml"))
 
 
-def without_what_nvml_cannot_know(document: dict) -> dict:
-    """Return a machine's description less what NVML cannot know, and with peer-to-peer known."""
-    pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
-    numa = [
-        {key: value for key, value in node.items() if key != "memory_gb_per_s"}
-        for node in document["numa"]
-    ]
-    return document | {"pcie": {"peer_to_peer": True} | pcie, "numa": numa}
-
-
-def discovered(launcher: Launcher) -> dict:
-    done = launcher.run("topo", "--json")
+def discovered(launcher: Launcher, *options: str) -> dict:
+    done = launcher.run("topo", "--json", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
-def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
-    """Return what `topo --json` says of a machine that is given as a file."""
-    path = tmp_path / "machine.toml"
-    path.write_text(tomlkit.dumps(document))
-    return json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
+def check_as_described(launcher: Launcher, nvml: "FakeNvml", machine: str) -> None:
+    """Check that a machine of which NVML tells is discovered as it is described.
+
+    Its GPUs' addresses on the bus and peer-to-peer are in no description.
+    """
+    nvml.tell_of(load_described_machine(machine)[0])
+    got, want = discovered(launcher), discovered(launcher, "--topology", machine)
+    for document in (got, want):
+        for gpu in document["gpus"]:
+            del gpu["pci_address"]
+        for link in document["links"]:
+            del link["peer_to_peer"]
+    assert (got["gpus"], got["links"]) == (want["gpus"], want["links"])
 
 
-def comparable(document: dict) -> dict:
-    """Leave out what differs by nature: names, where the facts come from, addresses on the bus."""
-    gpus = [
-        {key: value for key, value in gpu.items() if key != "pci_address"}
-        for gpu in document["gpus"]
-    ]
-    return {"gpus": gpus, "links": document["links"]}
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["dgx1-v100", "dgx-a100", "gh200-4", "pcie-8gpu-workstation", "rtx-a6000-4", "summit"],
-)
-def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["dgx-a100", "gh200-4", "rtx-a6000-4", "rtx-5090-8"])
+def test_round_trip(launcher: Launcher, nvml: "FakeNvml", name: str) -> None:
     """A described machine that NVML tells of is discovered as it was described."""
-    path = Path(load_described_machine(name)[1])
-    document = without_what_nvml_cannot_know(tomllib.loads(path.read_text()))
-    nvml.tell_of(described_topology(document, ""))
-    assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))
+    check_as_described(launcher, nvml, name)
 
 
 @pytest.fixture
-def split(nvml: "FakeNvml") -> Topology:
+def split(nvml: "FakeNvml") -> None:
     """Describe three A100, two of them in MIG mode."""
-    topology = described_topology(tomllib.loads(SPLIT), "")
-    nvml.tell_of(topology)
-    return topology
+    nvml.tell_of(load_described_machine(SPLIT)[0])
 
 
 # MIG
 
 
-@pytest.mark.usefixtures("split")
-def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
-    """MIG instances are GPUs with identity, memory, number and their cards' links."""
+def test_mig_round_trip(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """MIG instances are GPUs with identity, memory, number and their cards' links.
+
+    They are found where NVML does not say how many of them a card may have, too.
+    """
+    check_as_described(launcher, nvml, SPLIT)
     found = discovered(launcher)
-    assert comparable(found) == comparable(described(launcher, tmp_path, tomllib.loads(SPLIT)))
+    nvml.answer("nvmlDeviceGetMaxMigDeviceCount", UNKNOWN)
+    forget(launcher)
+    assert discovered(launcher) == found
     assert [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] >> 20) for gpu in found["gpus"]] == [
         (1, "GPU-split-1", 81920),
         (103, "MIG-split-0-3", 9728),
@@ -147,66 +90,41 @@ def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize(
-    ("options", "want"),
-    [
+def test_choice_of_an_instance(launcher: Launcher) -> None:
+    """A job gets a whole GPU, or an instance if it asks for what only those are; always by UUID.
+
+    Several MIG instances for one job are refused, with CUDA's rule as the reason. The beginning of
+    several instances' UUIDs names none of them, even if all are of one card.
+    """
+    for options, want in (
         ((), "GPU-split-1"),
-        (("--gpu-model", "1g.10gb"), "MIG-split-0-3"),
         (("--gpu-model", "3g.40gb"), "MIG-split-2-0"),
         (("--only", "0"), "MIG-split-0-3"),
         (("--only", "105"), "MIG-split-0-5"),
-        (("--only", "GPU-split-2"), "MIG-split-2-1"),
         (("--only", "2", "--memory", "10GiB"), "MIG-split-2-0"),
         (("--exclude", "1"), "MIG-split-0-3"),
         (("-n", "all"), "GPU-split-1"),
-    ],
-)
-def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
-    """A job gets a whole GPU, or an instance if it asks for what only those are; always by UUID."""
-    done = launcher.run(*options, "--", *SHOW_GPUS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{want}\n", "")
+    ):
+        done = launcher.run(*options, "--", *SHOW_GPUS)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{want}\n", "")
+    for options, why in (
+        (("-n", "2", "--gpu-model", "1g.10gb"), f"2 GPUs requested: {RULE}"),
+        (("-n", "2"), f"1 of {HERE}'s 5 are whole GPUs, the others MIG instances"),
+        (("--only", "MIG-split-0"), "'MIG-split-0' fits 2 GPUs of"),
+    ):
+        done = launcher.run(*options, "--", "echo", "ran")
+        assert (done.returncode, done.stdout, why in done.stderr) == (2, "", True), done.stderr
 
 
 @pytest.mark.usefixtures("split")
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (("-n", "2", "--gpu-model", "1g.10gb"), f"2 GPUs requested: {RULE}"),
-        (("-n", "all", "--gpu-model", "MIG"), f"4 GPUs requested: {RULE}"),
-        (("-n", "2"), f"1 of {HERE}'s 5 are whole GPUs, the others MIG instances"),
-        (("--only", "MIG-split-0"), "'MIG-split-0' fits 2 GPUs of"),
-        (("--exclude", "MIG-split-0"), "'MIG-split-0' fits 2 GPUs of"),
-    ],
-)
-def test_instances_do_not_work_together(
-    launcher: Launcher, options: tuple[str, ...], why: str
-) -> None:
-    """Several MIG instances for one job are refused, with CUDA's rule as the reason.
-
-    The beginning of several instances' UUIDs names none of them, even if all are of one card.
-    """
-    done = launcher.run(*options, "--", "echo", "ran")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert why in done.stderr
-
-
-def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
+def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml") -> None:
     """A process on one instance is use of that one, and its neighbours on the card are free.
 
     People read card:instance everywhere: in status, in explanations, in what --verbose says.
     """
     nvml.add(f"process 1003 {os.getpid()} 300")
-    hold = (
-        "--only",
-        "0",
-        "-v",
-        "--explain",
-        "--",
-        "sh",
-        "-c",
-        "echo $CUDA_VISIBLE_DEVICES; read x",
-    )
-    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
+    job = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read x")
+    with launcher.start("--only", "0", "-v", "--explain", *job, stdin=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == "MIG-split-0-5\n"
         table = launcher.run("status").stdout
         _, told = holder.communicate("")
@@ -217,51 +135,24 @@ def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) 
 
 
 def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """The instances of a card that was leased whole before it was split are its holder's."""
+    """The instances of a card that was leased whole before it was split are its holder's.
+
+    A launch that has waited for the card since then does not get it whole.
+    """
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
+    wait = ("--wait-timeout", "1s", "--only", "0", "--", "echo", "ran")
     with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        nvml.change(0, mig=1)
-        nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
-        assert launcher.run("--", "true").returncode == 75
-        (gpu,) = json.loads(launcher.run("status", "--json").stdout)["gpus"]
-        assert gpu["state"] == "leased"
-        holder.communicate("")
-    assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
-
-
-def test_card_that_is_split_while_somebody_waits_for_it(
-    launcher: Launcher, nvml: "FakeNvml"
-) -> None:
-    """A launch that has waited for a card since before it was split does not get it whole."""
-    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
-    with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
-        holder.stdout.readline()
-        with launcher.start("--wait-timeout", "1s", "--only", "0", "--", "echo", "ran") as waiter:
+        with launcher.start(*wait) as waiter:
             assert "waiting as number 1" in waiter.stderr.readline()
             nvml.change(0, mig=1)
             nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+            assert launcher.run("--", "true").returncode == 75
+            (gpu,) = json.loads(launcher.run("status", "--json").stdout)["gpus"]
+            assert gpu["state"] == "leased"
             holder.communicate("")
-            out, _ = waiter.communicate()
-    assert (waiter.returncode, out) == (124, "")
-
-
-@pytest.mark.usefixtures("split")
-def test_instances_have_no_future(launcher: Launcher) -> None:
-    """Only the links of whole GPUs are preserved: no later job could use instances together."""
-    options = ("--only", "0", "--dry-run", "--json", "--", "true")
-    scores = json.loads(launcher.run(*options).stdout)["scores"]
-    assert scores["preserved_bandwidth_gb_per_s"] == 0
-
-
-@pytest.mark.usefixtures("split")
-def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Where NVML does not say how many instances a card may have, they are found all the same."""
-    for code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN):
-        nvml.answer("nvmlDeviceGetMaxMigDeviceCount", code)
-        forget(launcher)
-        assert len(discovered(launcher)["gpus"]) == 5
-        nvml.drop("error ")
+            assert (waiter.communicate()[0], waiter.returncode) == ("", 124)
+    assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
 
 
 # What the driver says of links
@@ -284,98 +175,122 @@ def link(launcher: Launcher) -> dict:
     return discovered(launcher)["links"][0]
 
 
-def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A link's speed is what the driver says, or its version's if only the raw rate differs."""
-    wanted = {"": 25.0, "speed=26562": 25.0, "speed=14062": 14.062, "speed=53125": 53.125}
-    for said, want in wanted.items():
-        pair(nvml, *(f"nvlink {a} 0 peer={1 - a} version=6 {said}" for a in range(2)))
-        forget(launcher)
-        assert link(launcher)["bandwidth_gb_per_s"] == want, said
+# nvml.h counts 3.0, 3.1, 4.0, 5.0, 6.0 as 4, 5, 6, 7, 8; drivers of 2023 and 2024 as 5, 6, 7, 8.
+@pytest.mark.parametrize(
+    ("capability", "links", "said", "want"),
+    [
+        pytest.param("9.0", 18, "peer=switch version=6 speed=26562", (4, 450, 370.8), id="H100"),
+        pytest.param(
+            "9.0", 18, "peer=switch version=7 speed=26562", (4, 450, 370.8), id="H100, old"
+        ),
+        pytest.param(
+            "10.0", 18, "peer=switch version=8 speed=53125", (5, 900, 721.8), id="GB200, old"
+        ),
+        pytest.param(
+            "8.6", 4, "peer={} version=6 speed=14062", (3, 56.25, 48), id="RTX A6000, old"
+        ),
+        pytest.param("8.0", 12, "peer={} version=5 speed=25000", (3, 300, 208.8), id="A100, old"),
+        pytest.param("7.0", 2, "peer={} version=4", (2, 50, 40), id="V100, old"),
+        pytest.param("6.0", 4, "peer={} version=99", (1, 80, 72), id="P100"),
+        pytest.param(
+            "9.0", 1, "peer={} version=6 speed=53125", (4, 53.125, 42.5), id="its own speed"
+        ),
+    ],
+)
+def test_version_of_nvlinks(
+    launcher: Launcher,
+    nvml: "FakeNvml",
+    capability: str,
+    links: int,
+    said: str,
+    want: tuple[int, float, float],
+) -> None:
+    """NVLinks have the version of their cards' capability, whatever number the driver has for it.
 
-
-def test_speed_of_each_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Drivers that tell the speed and state link by link are asked so; the slowest counts for all.
-
-    A link that sleeps is up.
+    Their speed is what the driver says, or their version's if only the raw rate differs.
     """
-    links = ((0, 14000, 0), (1, 20000, 1), (2, 14000, 2))
-    said = (
-        f"nvlink {a} {n} peer={1 - a} version=6 hopper speed={speed} state={state}"
-        for a in range(2)
-        for n, speed, state in links
-    )
-    pair(nvml, *said)
-    assert (link(launcher)["nvlink_count"], link(launcher)["bandwidth_gb_per_s"]) == (2, 28.0)
+    ends = [f"nvlink {a} {n} {said.format(1 - a)}" for a in (0, 1) for n in range(links)]
+    pair(nvml, *ends, cc=capability)
+    found = discovered(launcher)
+    one = found["links"][0]
+    got = (one["bandwidth_gb_per_s"], one["nvlink_planned_gb_per_s"])
+    assert (found["gpus"][0]["nvlink_version"], *got) == pytest.approx(want)
 
 
-def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """NVLinks into a CPU join no two GPUs, and are counted."""
-    pair(nvml, "nvlink 0 0 peer=cpu version=2", "nvlink 0 1 peer=cpu version=2")
-    assert link(launcher)["path"] == "SYS"
-    assert [gpu["nvlinks_to_cpu"] for gpu in discovered(launcher)["gpus"]] == [2, 0]
+def test_unknown_compute_capability(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Of a card without a known capability NVML's number tells, as nvml.h counts.
 
-
-def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Links to an unknown device that is no card go to an NVSwitch, as virtual machines see it.
-
-    If not even its address is told, they join nothing that we know of.
+    A later number counts as the newest, and none as the oldest.
     """
-    pair(nvml, *(f"nvlink {gpu} {n} peer=switch version=6" for gpu in range(2) for n in range(3)))
-    for code in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
-        nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
+    for number, want in {1: 20, 2: 25, 6: 25, 7: 50, 99: 50, None: 20}.items():
+        pair(nvml, *(f"nvlink {a} 0 peer={1 - a} version={number or 9}" for a in (0, 1)), cc="13.0")
+        if number is None:
+            nvml.answer("nvmlDeviceGetNvLinkVersion", NOT_SUPPORTED)
+            nvml.answer("nvmlDeviceGetCudaComputeCapability", NOT_SUPPORTED)
         forget(launcher)
-        assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
-    nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED)
-    forget(launcher)
-    assert link(launcher)["kind"] == "pcie"
+        assert link(launcher)["bandwidth_gb_per_s"] == want, number
 
 
-def test_one_end_tells(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Where one of two GPUs does not tell where its NVLinks go, the other one's word is enough."""
-    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
-    for silent in (0, 1):
-        nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED, gpu=silent)
-        forget(launcher)
-        assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvlink", 2)
-        nvml.drop("error ")
+TO_SWITCH = [f"nvlink {gpu} {n} peer=switch version=6" for gpu in (0, 1) for n in (0, 1)]
+TO_PEER = [f"nvlink {gpu} {n} peer={1 - gpu} version=6" for gpu in (0, 1) for n in (0, 1)]
+SPEEDS = [
+    f"nvlink {gpu} {n} peer={1 - gpu} version=6 hopper speed={speed} state={state}"
+    for gpu in (0, 1)
+    for n, speed, state in ((0, 14000, 0), (1, 20000, 1), (2, 14000, 2))
+]
 
 
-def test_switches_are_not_counted_as_peers(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A link that ends in an NVSwitch joins no two GPUs, even at a GPU's address."""
-    pair(nvml, "nvlink 0 0 peer=switch version=6", "nvlink 1 0 peer=switch version=6")
-    nvml.change(1, pci="ffff:f0:00")
-    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 1)
+def silent(function: str, code: int, *gpus: int) -> list[str]:
+    """Return lines by which a function does not answer about these GPUs."""
+    return [f"error {function} {gpu} {code}" for gpu in gpus]
 
 
-def test_numa_node(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Memory of one node next to a GPU tells its node; of several it tells none."""
-    pair(nvml, numa="1")
+KIND, PLACE = "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2"
+LINKS = {
+    "the slowest of NVLinks counts for all, and one that sleeps is up": (SPEEDS, "nvlink", 2, 28),
+    "NVLinks into a CPU join no two GPUs": (["nvlink 0 0 peer=cpu version=2"], "pcie", 0, 37.44),
+    "a hidden switch": ([*TO_SWITCH, *silent(KIND, 3, 0, 1)], "nvswitch", 2, 50),
+    "a device that tells not even its address": (
+        *([*TO_SWITCH, *silent(KIND, 3, 0, 1), *silent(PLACE, 3, 0, 1)], "pcie", 0, 37.44),
+    ),
+    "the first end does not tell": ([*TO_PEER, *silent(PLACE, 3, 0)], "nvlink", 2, 50),
+    "the second end does not tell": ([*TO_PEER, *silent(PLACE, 3, 1)], "nvlink", 2, 50),
+    "a card is lost, and the other end may be that": (
+        [
+            *("gpu 2 uuid=GPU-2 name=A100", *TO_SWITCH, *silent(KIND, NOT_SUPPORTED, 0, 1)),
+            *silent("nvmlDeviceGetHandleByIndex_v2", GPU_IS_LOST, 2),
+        ],
+        *("pcie", 0, 37.44),
+    ),
+    "near cards": (["ancestor 0 1 10", "p2p 0 1 0"], "pcie", 0, 48),
+    "near cards that cannot read each other": (["ancestor 0 1 10", "p2p 0 1 2"], "pcie", 0, 36),
+}
+
+
+@cases(LINKS, "lines", "kind", "count", "gb_per_s")
+def test_what_joins_two_gpus(
+    launcher: Launcher, nvml: "FakeNvml", lines: list[str], kind: str, count: int, gb_per_s: float
+) -> None:
+    """Whatever the driver tells of two GPUs' links, they have those that it is sure of.
+
+    Memory of one node next to a GPU tells its node; of several it tells none.
+    """
+    pair(nvml, *lines, numa="1")
     nvml.change(1, numa="0-1")
-    assert [gpu["numa_node"] for gpu in discovered(launcher)["gpus"]] == [1, None]
-
-
-def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """With a card lost, a link to something unknown may be one to that."""
-    pair(nvml, *(f"nvlink {gpu} 0 peer=switch version=6" for gpu in range(2)))
-    nvml.add("gpu 2 uuid=GPU-2 name=A100")
-    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", NOT_SUPPORTED)
-    nvml.add(f"error nvmlDeviceGetHandleByIndex_v2 2 {GPU_IS_LOST}")
     found = json.loads(launcher.run("topo", "--json").stdout)
-    assert found["links"][0]["kind"] == "pcie"
-
-
-def test_peer_to_peer(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Cards that cannot read each other's memory go through the host's, however near they are."""
-    for status, want in ((0, (True, 48.0)), (2, (False, 36.0))):
-        pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
-        forget(launcher)
-        assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == want
+    one = found["links"][0]
+    got = (one["kind"], one["nvlink_count"], one["bandwidth_gb_per_s"])
+    assert got == (kind, count, gb_per_s)
+    cpu_links = sum("peer=cpu" in line for line in lines)
+    assert [gpu["nvlinks_to_cpu"] for gpu in found["gpus"]] == [cpu_links, 0]
+    assert [gpu["numa_node"] for gpu in found["gpus"]] == [1, None]
 
 
 def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
     """A GPU whose compute mode forbids everybody to use it is not granted.
 
-    One for one process at a time is, and doctor names its mode.
+    One for one process at a time is, and doctor names its mode. A client of an MPS server is use
+    outside gpulaunch.
     """
     pair(nvml, mode=2)
     nvml.change(1, mode=3)
@@ -383,37 +298,28 @@ def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert (done.returncode, done.stdout) == (75, "")
     assert "1 is out of service (GPU 0: compute mode Prohibited)" in done.stderr
     assert launcher.run("--", *SHOW_GPUS).stdout == "1\n"
-    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    alone = launcher.environment | {"PATH": ""}  # without Podman's answers
+    found = json.loads(launcher.run("doctor", "--json", env=alone).stdout)["findings"]
     texts = [finding["text"] for finding in found if finding["subject"] == "compute mode"]
     assert "GPU 1: EXCLUSIVE_PROCESS" in texts
-
-
-def test_mps_client(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A client of an MPS server is use outside gpulaunch."""
     pair(nvml, f"mps 0 {os.getpid()} 300")
-    done = launcher.run("--", *SHOW_GPUS)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert launcher.run("--", *SHOW_GPUS).stdout == "1\n"
 
 
 # Garbage
 
 
 def test_garbage(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """An answer that is no text is no answer."""
+    """An answer that is no text is no answer; a GPU without a UUID is left out with a warning."""
     pair(nvml, "garbage nvmlDeviceGetName 0", "garbage nvmlDeviceGetPciBusId 1")
     models = [gpu["model"] for gpu in discovered(launcher)["gpus"]]
     assert models == ["unknown", "NVIDIA H100"]
-
-
-@pytest.mark.parametrize("fault", ["garbage nvmlDeviceGetUUID 0", "unprintable"])
-def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
-    """A GPU without a UUID cannot be leased, so it is left out with a warning."""
-    pair(nvml, fault)
-    if fault == "unprintable":
-        nvml.change(0, uuid="GPU\x01\x7f")
+    nvml.add("garbage nvmlDeviceGetUUID 0")
+    nvml.change(1, uuid="GPU\x01\x7f")
     done = launcher.run("--", *SHOW_GPUS)
-    want = "gpulaunch: warning: GPU 0 is left out: it has no UUID\n"
-    assert (done.stdout, done.stderr) == ("GPU-1\n", want)
+    left_out = [f"GPU {gpu} is left out: it has no UUID" for gpu in (0, 1)]
+    assert (done.returncode, done.stdout) == (125, "")
+    assert f"NVML lists no GPU in service; {'; '.join(left_out)}\n" in done.stderr
 
 
 # What is remembered
@@ -432,58 +338,44 @@ def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
     return nvml
 
 
-def written(edit: Callable[[str], str]) -> Callable[[Path, "FakeNvml"], object]:
-    """Return a function that changes the cache's text."""
-    return lambda path, _: path.write_text(edit(path.read_text()))
-
-
-def aged(seconds: float) -> Callable[[Path, "FakeNvml"], object]:
-    """Return a function that changes the cache's age."""
-    return lambda path, _: os.utime(path, (time.time() - seconds,) * 2)
-
-
-def split_one(_: Path, nvml: "FakeNvml") -> None:
-    nvml.change(1, mig=1)
-    nvml.add("gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb")
-
-
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
+MIG = "gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb"
+TOLD = {
+    "driver": lambda nvml: nvml.add("driver 570.1"),
+    "new card": lambda nvml: nvml.change(1, uuid="GPU-new"),
+    "index": lambda nvml: nvml.swap(0, 1),
+    "odd answer": lambda nvml: nvml.answer("nvmlDeviceGetMigMode", UNKNOWN),
+    "mig": lambda nvml: (nvml.change(1, mig=1), nvml.add(MIG)),
+}
+WRITTEN = {
+    "boot": (BOOT, "another"),
+    "other version": ('"key":[["index"', '"key":[["number"'),
+    "cpus": (CPUS, "[7]"),
+    "damage": ('"topology":[', '"topology":[['),
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda _, nvml: nvml.add("driver 570.1"), id="driver"),
-        pytest.param(lambda _, nvml: nvml.change(1, uuid="GPU-new"), id="new card"),
-        pytest.param(lambda _, nvml: nvml.swap(0, 1), id="index"),
-        pytest.param(split_one, id="mig"),
-        pytest.param(lambda _, nvml: nvml.answer("nvmlDeviceGetMigMode", UNKNOWN), id="odd answer"),
-        pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
-        pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
-        pytest.param(
-            written(lambda text: text.replace('"topology":[', '"topology":[[', 1)), id="damage"
-        ),
-        pytest.param(written(lambda text: text[:-20]), id="short"),
-        pytest.param(
-            written(lambda text: text.replace('"key":[["index"', '"key":[["number"')),
-            id="other format",
-        ),
-        pytest.param(aged(901), id="age"),
-        pytest.param(aged(-60), id="future"),
-        pytest.param(lambda path, _: path.chmod(0o666), id="writable"),
-    ],
-)
-def test_forgotten(
-    launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]
-) -> None:
+@pytest.mark.parametrize("change", [*TOLD, *WRITTEN, "age", "future", "writable"])
+def test_forgotten(launcher: Launcher, warm: "FakeNvml", change: str) -> None:
     """What was read once is not read again, unless what it depends on has changed.
 
     A changed list, driver or boot, age, damage, or a file that others can write empties the cache.
     """
-    assert cached(launcher).stat().st_mode & 0o777 == 0o600
+    cache = cached(launcher)
+    assert cache.stat().st_mode & 0o777 == 0o600
     assert link(launcher)["nvlink_count"] == 2
-    change(cached(launcher), warm)
+    if change in TOLD:
+        TOLD[change](warm)
+    elif change in WRITTEN:
+        text = cache.read_text()
+        assert WRITTEN[change][0] in text
+        cache.write_text(text.replace(*WRITTEN[change], 1))
+    elif change == "writable":
+        cache.chmod(0o666)
+    else:
+        seconds = {"age": 901, "future": -60}[change]
+        os.utime(cache, (time.time() - seconds,) * 2)
     assert link(launcher)["nvlink_count"] == 0
 
 
@@ -500,16 +392,16 @@ def test_instance_of_another_size(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 
 def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """What a call failed to tell in earnest is asked again the next time."""
+    """What a call failed to tell in earnest is asked again the next time.
+
+    A GPU that is lost while its paths are asked for is left out, and that is not cached.
+    """
     pair(nvml, "ancestor 0 1 10", f"error nvmlDeviceGetTopologyCommonAncestor 0 {UNKNOWN}")
     assert link(launcher)["path"] == "SYS"
     nvml.drop("error ")
     assert link(launcher)["path"] == "PIX"
-
-
-def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A GPU that is lost while its paths are asked for is left out, and that is not cached."""
-    pair(nvml, f"error nvmlDeviceGetTopologyCommonAncestor 0 {GPU_IS_LOST}")
+    forget(launcher)
+    nvml.add(f"error nvmlDeviceGetTopologyCommonAncestor 0 {GPU_IS_LOST}")
     for _ in range(2):
         done = launcher.run("-n", "all", "--", *SHOW_GPUS)
         want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
@@ -538,7 +430,10 @@ def spark(nvml: "FakeNvml", code: int = NOT_SUPPORTED) -> None:
 
 
 def test_unified_memory(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A GPU without memory of its own has the system's, of which what is available is free."""
+    """A GPU without memory of its own has the system's, of which what is available is free.
+
+    Memory that a driver fails to tell stays unknown: it is not taken for the system's.
+    """
     spark(nvml)
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total = int(fields["MemTotal"].split()[0]) << 10
@@ -550,11 +445,7 @@ def test_unified_memory(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert told["memory_total_bytes"] == total
     assert 0 < told["memory_used_bytes"] < total
     assert "MemoryInfo" not in launcher.run("doctor").stdout
-
-
-def test_memory_that_is_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Memory that a driver fails to tell stays unknown: it is not taken for the system's."""
-    for code in (NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN):
+    for code in (NO_PERMISSION, FUNCTION_NOT_FOUND):
         spark(nvml, code)
         forget(launcher)
         (gpu,) = discovered(launcher)["gpus"]

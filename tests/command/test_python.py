@@ -85,16 +85,3 @@ def test_a_generated_trace_is_what_the_command_prints(
     trace = simulator.read_trace(gpulaunch.generate_trace("poisson", 3, 20))
     assert trace.jobs == simulator.read_trace(path).jobs
     assert all(job.split_slowdown for job in trace.jobs if job.name == "alexnet-b1-n2")
-
-
-def test_a_placement_is_what_a_launch_would_get(
-    launcher: Launcher, simulator: gpulaunch.Simulator
-) -> None:
-    """`place` chooses the GPUs that a launch gets where others hold the busy ones."""
-    job = {"gpus": 3, "pattern": "ring", "bandwidth_sensitive": True}
-    options = ("-n", "3", "--pattern", "ring", "--sensitive", "--exclude", "0,3,5")
-    for policy in ("preserve", "topo-aware"):
-        asked = (*options, "--policy", policy, "--dry-run", "--json", "--", "true")
-        want = json.loads(launcher.run(*DGX, *asked).stdout)["gpus"]
-        got = simulator.place(job, policy, busy=[0, 3, 5]).gpus
-        assert list(got) == [gpu["index"] for gpu in want]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pexpect
 import pytest
 from conftest import DGX, Launcher, held
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 pytest_plugins = ("fake_nvml",)
 
@@ -77,19 +76,6 @@ def test_top_without_a_terminal(launcher: Launcher) -> None:
 
 
 # Views of status
-
-
-def test_openmetrics(launcher: Launcher, dgx1_v100) -> None:
-    """--openmetrics prints what a parser of the format takes, with the load and the leases."""
-    dgx1_v100.script(3, "active", 50)
-    with held(launcher, "-n", "2", "--name", "it", "--time-limit", "1h"):
-        text = launcher.run("status", "--openmetrics").stdout
-    families = {one.name: one.samples for one in text_string_to_metric_families(text)}
-    (use,) = families["gpulaunch_gpu_utilization_ratio"]
-    assert (use.labels["gpu"], use.value) == ("3", 0.5)
-    (lease,) = families["gpulaunch_lease_time_limit_seconds"]
-    assert (lease.labels["job"], lease.value) == ("it", 3600)
-    assert len(families["gpulaunch_gpu_lease"]) == 2
 
 
 def test_load_of_gpus(launcher: Launcher, dgx1_v100) -> None:

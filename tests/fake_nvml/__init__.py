@@ -16,25 +16,15 @@ from typing import NamedTuple
 import pytest
 from compiled import compiled
 
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.topology import Topology
 
 NVML_SOURCE = Path(__file__).with_name("nvml.c")
 
-_DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
-_DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
-_SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 _KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|link:\d+:[rt]x")
-_NVML_VERSIONS = {
-    0: 0,
-    1: 1,
-    2: 2,
-    3: 4,
-    4: 6,
-    5: 7,
-    6: 8,
-}  # of nvmlDeviceGetNvLinkVersion, by major version
+_NVML_VERSIONS = (0, 1, 2, 4, 6, 7, 8)  # of nvmlDeviceGetNvLinkVersion, by major version
 
 
 class FakeNvml:
@@ -79,16 +69,11 @@ class FakeNvml:
             for link in topology.links
         }
         direct = {pair: link.nvlink_count for pair, link in links.items() if link.kind == "nvlink"}
-        lines = [
-            f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}"
-            for (a, b), link in links.items()
-            if a != b
-        ]
-        lines += [
-            f"p2p {a} {b} {int(link.peer_to_peer is False)}"
-            for (a, b), link in links.items()
-            if a != b
-        ]
+        lines = []
+        for (a, b), link in links.items():
+            if a != b:
+                lines.append(f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}")
+                lines.append(f"p2p {a} {b} {int(link.peer_to_peer is False)}")
         for card, gpu in cards.items():
             ends = [
                 peer
@@ -133,14 +118,7 @@ class FakeNvml:
         self._lines = [line for line in self._lines if not line.startswith(beginning)]
         self._write()
 
-    def answer(
-        self,
-        function: str,
-        code: int,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def answer(self, function: str, code: int, gpu: int | None = None, **window: float) -> None:
         """Let a function answer with an error.
 
         Args:
@@ -148,32 +126,17 @@ class FakeNvml:
                 or field alone.
             code: of nvmlReturn_t.
             gpu: its first argument, or None for every one and for a function that is about no GPU.
-            since: second of the script's time from which on; None: always.
-            until: second of the script's time before which; None: for ever.
+            window: `since` and `until`, seconds of the script's time; else always.
         """
-        self._rule("error", function, code, gpu, since, until)
+        self._rule("error", function, code, gpu, window)
 
-    def slow(
-        self,
-        function: str,
-        seconds: float,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def slow(self, function: str, seconds: float, gpu: int | None = None, **window: float) -> None:
         """Let a function sleep for so many seconds before it answers; see `answer`."""
-        self._rule("slow", function, seconds, gpu, since, until)
+        self._rule("slow", function, seconds, gpu, window)
 
-    def cost(
-        self,
-        function: str,
-        microseconds: float,
-        gpu: int | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> None:
+    def cost(self, function: str, cpu_us: float, gpu: int | None = None, **window: float) -> None:
         """Let a function use so many microseconds of CPU before it answers; see `answer`."""
-        self._rule("cost", function, microseconds, gpu, since, until)
+        self._rule("cost", function, cpu_us, gpu, window)
 
     # -------------------------------------------------------------------------------- use over time
 
@@ -239,19 +202,12 @@ class FakeNvml:
         return self.integral(gpu, key, start, end) / (end - start)
 
     def _rule(
-        self,
-        kind: str,
-        function: str,
-        number: float,
-        gpu: int | None,
-        since: float | None,
-        until: float | None,
+        self, kind: str, function: str, number: float, gpu: int | None, window: dict[str, float]
     ) -> None:
         indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
-        window = ("" if since is None else f" from={since}") + (
-            "" if until is None else f" until={until}"
-        )
-        self.add(*(f"{kind} {function} {index} {number}{window}" for index in indices))
+        when = f" from={window['since']}" if "since" in window else ""
+        when += f" until={window['until']}" if "until" in window else ""
+        self.add(*(f"{kind} {function} {index} {number}{when}" for index in indices))
 
     def _write(self) -> None:
         lines = [
@@ -285,78 +241,20 @@ def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
 
 @pytest.fixture
 def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
-    """Describe a DGX-1 with eight V100; see profiles/machines/dgx1-v100.toml for the sources."""
-    gpus = [
-        {
-            "uuid": f"GPU-v100-{i}",
-            "name": "Tesla V100-SXM2-16GB",
-            "memory_mib": 16160,
-            "reserved_mib": 300,
-            "pci": _address(i),
-            "numa": i // 4,
-            "cpus": ("0-9,20-29", "10-19,30-39")[i // 4],
-            "cc": "7.0",
-            "gen": 3,
-            "width": 16,
-        }
-        for i in range(8)
-    ]
-    nvml.describe(gpus, [*_dgx1_nvlinks(), *_ancestors()])
+    """Describe a DGX-1 with eight V100, as profiles/machines/dgx1-v100.toml does."""
+    nvml.tell_of(load_described_machine("dgx1-v100")[0])
+    for gpu in range(8):
+        nvml.change(gpu, uuid=f"GPU-v100-{gpu}", reserved_mib=300)
     return nvml
 
 
 @pytest.fixture
 def hgx_h100(nvml: FakeNvml) -> FakeNvml:
-    """Describe eight H100, each with eighteen NVLinks into NVSwitches."""
-    gpus = [
-        {
-            "uuid": f"GPU-h100-{i}",
-            "name": "NVIDIA H100 80GB HBM3",
-            "memory_mib": 81559,
-            "reserved_mib": 600,
-            "pci": _address(i),
-            "numa": i // 4,
-            "cpus": ("0-31", "32-63")[i // 4],
-            "cc": "9.0",
-            "gen": 5,
-            "width": 16,
-        }
-        for i in range(8)
-    ]
-    nvml.describe(
-        gpus,
-        (
-            f"nvlink {gpu} {link} peer=switch version=6 hopper state=1"
-            for gpu in range(8)
-            for link in range(18)
-        ),
-    )
+    """Describe eight H100, each with eighteen NVLinks into NVSwitches, as in dgx-h100.toml."""
+    nvml.tell_of(load_described_machine("dgx-h100")[0])
+    for gpu in range(8):
+        nvml.change(gpu, uuid=f"GPU-h100-{gpu}", reserved_mib=600)
     return nvml
-
-
-def _address(gpu: int) -> str:
-    """Return a PCI address in a domain that the machine under test lacks, so no sysfs is read."""
-    return f"ffff:{0x06 + 4 * gpu:02x}:00"
-
-
-def _dgx1_nvlinks() -> Iterable[str]:
-    """Yield both ends of each NVLink; a double one is two.
-
-    2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0.
-    """
-    used = [0] * 8
-    for a, b in (*_DGX1_DOUBLE, *_DGX1_DOUBLE, *_DGX1_SINGLE):
-        for gpu, peer in ((a, b), (b, a)):
-            yield f"nvlink {gpu} {used[gpu]} peer={peer} version=2"
-            used[gpu] += 1
-
-
-def _ancestors() -> Iterable[str]:
-    """Yield the common ancestors: two GPUs a PCIe switch, four GPUs a socket."""
-    for a in range(8):
-        for b in range(a + 1, 8):
-            if a // 4 == b // 4:
-                yield f"ancestor {a} {b} {_SINGLE if a // 2 == b // 2 else _HOSTBRIDGE}"
 
 
 class _Script(NamedTuple):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.cli import main
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, Command
+from gpulaunch.cli.commands import COMMANDS, Command
 from gpulaunch.errors import UsageError
 
 
@@ -24,14 +24,3 @@ def test_a_new_command_is_one_module_and_one_row(
     assert "  greet NAME   say hello\n" in capsys.readouterr().out
     with pytest.raises(UsageError, match="'gpulaunch greet' runs no command, but -- is given"):
         main.run(["greet", "--", "true"])
-
-
-def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command's other name is that command, and its help is that one's."""
-    for word, name in OTHER_NAMES.items():
-        helps = []
-        for words in ([word, "--help"], [name, "--help"], ["help", word]):
-            assert main.run(words) == 0
-            helps.append(capsys.readouterr().out)
-        assert helps == [helps[1]] * 3
-        assert helps[1].startswith(f"usage: gpulaunch {name} ")

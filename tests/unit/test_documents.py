@@ -1,9 +1,7 @@
 """Documents that people and launchers write: what is understood, and what every mistake is told."""
 
 import json
-import os
-import random
-import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,12 @@ from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.files.toml import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.record_fields import UNKNOWN_TIME, WRITTEN_BYTES, NewerRecordError
+from gpulaunch.leases.record_fields import UNKNOWN_TIME, WRITTEN_BYTES
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu, format_cpuset, parse_cpuset
 from gpulaunch.machine.topology import TableKey, Topology, same_table
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.keys import Part
@@ -28,51 +27,9 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("documents.toml").read_text())
+PROFILE, MACHINE = CASES["profile"], CASES["machine"]
 
 # ----------------------------------------------------------------------------------------- profiles
-
-PROFILE = """\
-name = "job"
-description = "a job"
-gpus = 2
-
-[communication]
-pattern = "ring"
-bandwidth_sensitive = true
-source = "measured"
-
-[resources]
-memory_mib = 1024
-sm_utilization_percentage = 30
-memory_bandwidth_utilization_percentage = 20
-power_w = 100
-source = "measured too"
-
-[placement]
-min_utility = 0.5
-single_node = true
-
-[collocation]
-source = "measured by hand"
-
-[collocation.slowdown_percentage]
-vgg16 = 32
-"my job" = 0.5
-
-[sharing]
-share = true
-
-[sm_curve]
-sm_percentage = [10, 50.5, 100]
-throughput = [1, 4, 3.5]
-source = "swept"
-
-[counters]
-llc_accesses_per_kilo_instruction = 120
-llc_hit_rate_percentage = 75
-bytes_per_access = 128
-source = "counted"
-"""
 
 
 def profile_file(directory: Path, text: str | bytes) -> str:
@@ -91,20 +48,9 @@ def test_what_a_profile_comes_to(tmp_path: Path) -> None:
     assert (profile.demand, profile.missing_demand) == (want, [])
     without = PROFILE.replace("bytes_per_access = 128\n", "")
     assert load_profile(profile_file(tmp_path, without)).llc_counters == Counters(120, 0.75, 32)
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("memory_mib = 1024", "maximum memory"),
-        ("sm_utilization_percentage = 30", "average SM utilization"),
-        ("memory_bandwidth_utilization_percentage = 20", "average memory-bandwidth utilization"),
-    ],
-)
-def test_what_a_demand_lacks(tmp_path: Path, line: str, name: str) -> None:
-    """A profile without one of the three figures has no demand, and says which it lacks."""
-    profile = load_profile(profile_file(tmp_path, PROFILE.replace(f"{line}\n", "")))
-    assert (profile.demand, profile.missing_demand) == (None, [name])
+    without = PROFILE.replace("sm_utilization_percentage = 30\n", "")
+    profile = load_profile(profile_file(tmp_path, without))
+    assert (profile.demand, profile.missing_demand) == (None, ["average SM utilization"])
 
 
 @cases(CASES["mistakes_in_a_profile"], "old", "new", "want")
@@ -113,15 +59,6 @@ def test_mistakes_in_a_profile(tmp_path: Path, old: str, new: str, want: str) ->
     assert PROFILE.count(old) == 1
     path = profile_file(tmp_path, PROFILE.replace(old, new))
     assert complaint(load_profile, path) == want.replace("PATTERNS", ", ".join(PATTERNS))
-
-
-def test_every_pattern() -> None:
-    """The pages on profiles and patterns list all built-in patterns."""
-    documents = Path(__file__).parents[2] / "docs" / "reference"
-    profiles, patterns = ((documents / f"{n}.md").read_text() for n in ("profiles", "patterns"))
-    for pattern in PATTERNS:
-        assert f"`{pattern}`" in profiles
-        assert f"`{pattern.replace('_', '-')}`" in patterns
 
 
 # ------------------------------------------------------------------------------------- broken files
@@ -137,17 +74,28 @@ def test_broken_toml(tmp_path: Path, text: str, line: int) -> None:
     assert "(at " not in message
 
 
-@pytest.mark.parametrize(
-    ("raw", "want"),
-    [
-        (b'name = "job"\n\ndescription = "na\xefve"\n', "3: byte 0xef is not UTF-8"),
-        ('name = "job"\n'.encode("utf-16-le") + b"\xff\xfe", "2: byte 0xff is not UTF-8"),
-    ],
-    ids=["Latin 1", "UTF-16"],
-)
-def test_not_utf_8(tmp_path: Path, raw: bytes, want: str) -> None:
+def test_not_utf_8(tmp_path: Path) -> None:
     """A byte that is not UTF-8 is named with its line."""
-    assert complaint(load_profile, profile_file(tmp_path, raw)) == want
+    path = profile_file(tmp_path, b'name = "job"\n\ndescription = "na\xefve"\n')
+    assert complaint(load_profile, path) == "3: byte 0xef is not UTF-8"
+
+
+@cases(CASES["lines_hard_to_find"], "text", "want")
+def test_lines_that_are_hard_to_find(tmp_path: Path, text: str, want: str) -> None:
+    """The line of a mistake is right however the file is written, and whichever way lines end."""
+    for newline in ("\n", "\r\n"):
+        path = profile_file(tmp_path, text.replace("\n", newline))
+        assert complaint(load_profile, path) == want
+
+
+def test_toml_beyond_its_parser(tmp_path: Path) -> None:
+    """What the parser cannot take is a mistake of the file; a key has at most 16 levels."""
+    for value in ("[" * 5000 + "]" * 5000, "9" * 5000):
+        assert complaint(load_profile, profile_file(tmp_path, f"gpus = {value}\n"))
+    for before, part, after in (("[", "a", "]"), ("x = {b = 1, ", r'"a.\"b"', " = 1}")):
+        for levels, want in ((16, "unknown key"), (17, "a key of more than 16"), (50_000, "")):
+            text = f"gpus = 2\n{before}{'.'.join([part] * levels)}{after}\n"
+            assert complaint(load_profile, profile_file(tmp_path, text)).startswith(f"2: {want}")
 
 
 def test_paths_to_no_file(tmp_path: Path) -> None:
@@ -160,22 +108,6 @@ def test_paths_to_no_file(tmp_path: Path) -> None:
         assert complaint(load, f"{tmp_path}/circle.toml") == " too many levels of symbolic links"
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
-    """A file that this user may not read is named."""
-    path = profile_file(tmp_path, PROFILE)
-    Path(path).chmod(0)
-    mine = os.geteuid()
-    if mine == 0:
-        try:
-            os.seteuid(65534)
-        except OSError:
-            pytest.skip("root cannot become another user here")
-    try:
-        assert complaint(load_profile, path) == " permission denied"
-    finally:
-        os.seteuid(mine)
-
-
 def test_file_size(tmp_path: Path) -> None:
     """A file may have 1 MiB, and not a byte more."""
     text = 'name = "job" #'
@@ -184,51 +116,7 @@ def test_file_size(tmp_path: Path) -> None:
     assert complaint(load_profile, profile_file(tmp_path, full + "x")) == " larger than 1 MiB"
 
 
-def test_own_profile_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile of the user's own stands before one of the same name that is shipped."""
-    directory = tmp_path / "gpulaunch" / "profiles"
-    directory.mkdir(parents=True)
-    (directory / "vgg16.toml").write_text('name = "vgg16"\ngpus = 5')
-    (directory / "mine.toml").write_text('name = "mine"')
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert load_profile("vgg16") == Profile({"name": "vgg16", "gpus": 5})
-    assert {"alexnet", "mine", "vgg16"} < set(profile_names())
-
-
 # ------------------------------------------------------------------------------- described machines
-
-MACHINE = """\
-name = "box"
-description = "a box"
-source = "made up"
-
-[gpus]
-count = 4
-model = "A100"
-memory_mib = 40960
-compute_capability = "8.0"
-
-[nvlink]
-version = 3
-links = [[0, 1, 4], [3, 2, 2]]
-
-[pcie]
-generation = 4
-width = 16
-
-[pcie.groups]
-PIX = [[0, 1]]
-NODE = [[0, 1, 2]]
-
-[[numa]]
-node = 1
-gpus = [0, 1]
-cpuset = "0-3,8"
-
-[[numa]]
-node = 0
-gpus = [2]
-"""
 
 
 def machine_file(directory: Path, text: str) -> str:
@@ -246,21 +134,19 @@ def test_machine(tmp_path: Path) -> None:
     path = machine_file(tmp_path, MACHINE)
     topology, found_at = load_described_machine(path)
     assert (found_at, topology.name, topology.source) == (path, "box", "made up")
-    common = {
-        "model": "A100",
+    near = frozenset({0, 1, 2, 3, 8})
+    facts = {
         "memory_bytes": 40 << 30,
         "compute_capability": "8.0",
         "pcie_generation": 4,
         "pcie_width": 16,
         "nvlink_version": 3,
     }
-    near = frozenset({0, 1, 2, 3, 8})
-    assert topology.gpus == (
-        Gpu(index=0, uuid="GPU-box-0", numa_node=1, cpuset=near, **common),
-        Gpu(index=1, uuid="GPU-box-1", numa_node=1, cpuset=near, **common),
-        Gpu(index=2, uuid="GPU-box-2", numa_node=0, **common),
-        Gpu(index=3, uuid="GPU-box-3", **common),
+    assert topology.gpus[:2] == (
+        Gpu(0, "GPU-box-0", "A100", numa_node=1, cpuset=near, **facts),
+        Gpu(1, "GPU-box-1", "A100", numa_node=1, cpuset=near, **facts),
     )
+    assert [gpu.numa_node for gpu in topology.gpus] == [1, 1, 0, None]
     got = [
         (x.a, x.b, x.path, x.nvlink_count, x.bandwidth_gb_per_s, x.nvlink_planned_gb_per_s)
         for x in topology.links
@@ -300,73 +186,41 @@ def test_digest(tmp_path: Path) -> None:
     assert load_machine(machine_file(tmp_path, other)).digest != one.digest
 
 
-@cases(CASES["mistakes_in_a_machine"], "old", "new", "want")
+def test_machine_with_instances(tmp_path: Path) -> None:
+    """Lists give each GPU its own values, and a card with MIG instances is replaced by them."""
+    gpus = load_machine(machine_file(tmp_path, CASES["machine_of_lists"])).gpus
+    assert [(gpu.index, gpu.name, gpu.model, gpu.memory_bytes >> 20) for gpu in gpus] == [
+        (2, "2", "A40", 0),
+        (3, "3", "A40", 0),
+        (100, "0:0", "A100 MIG 3g.20gb", 20096),
+        (101, "0:1", "A100 MIG 3g.20gb", 20096),
+        (203, "1:3", "A100 MIG 1g.5gb", 4864),
+    ]
+    got = [
+        (gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus
+    ]
+    assert got == [(4, 2, 14, 8)] * 2 + [(12, 2, 25, 16)] * 3
+
+
+@cases(CASES["mistakes_in_a_machine"] | CASES["mistakes_in_lists"], "old", "new", "want")
 def test_mistakes_in_a_machine(tmp_path: Path, old: str, new: str, want: str) -> None:
     """A mistake in a described machine is named with path, line and what was found."""
-    assert MACHINE.count(old) == 1
-    path = machine_file(tmp_path, MACHINE.replace(old, new))
-    assert complaint(load_machine, path) == want
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@cases(CASES["lines_hard_to_find"], "text", "want")
-def test_lines_that_are_hard_to_find(tmp_path: Path, newline: str, text: str, want: str) -> None:
-    """The line of a mistake is right however the file is written, and whichever way lines end."""
-    path = profile_file(tmp_path, text.replace("\n", newline))
-    assert complaint(load_profile, path) == want
-
-
-@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["deep", "long"])
-def test_toml_beyond_its_parser(tmp_path: Path, value: str) -> None:
-    """What the TOML parser cannot take is a mistake of the file, not of gpulaunch."""
-    assert complaint(load_profile, profile_file(tmp_path, f"gpus = {value}\n"))
-
-
-@pytest.mark.parametrize(
-    ("before", "part", "after"),
-    [
-        ("", "a", " = 1"),
-        ("[", "a", "]"),
-        ("", r'"a.\"b"', " = 1"),
-        ("x = {b = 1, ", "a", " = 1}"),
-    ],
-    ids=["a key", "the head of a table", "quoted", "within a table on one line"],
-)
-def test_keys_too_deep(tmp_path: Path, before: str, part: str, after: str) -> None:
-    """A key has at most 16 levels, however many it is given: no file keeps a launch busy."""
-    for levels, want in ((16, "unknown key"), (17, "a key of more than 16 levels"), (50_000, "")):
-        text = f"gpus = 2\n{before}{'.'.join([part] * levels)}{after}\n"
-        began_s = time.process_time()
-        assert complaint(load_profile, profile_file(tmp_path, text)).startswith(f"2: {want}")
-        assert time.process_time() - began_s < 1
+    rows = CASES["mistakes_in_lists"].values()
+    text = CASES["machine_of_lists"] if [old, new, want] in rows else MACHINE
+    assert text.count(old) == 1
+    assert complaint(load_machine, machine_file(tmp_path, text.replace(old, new))) == want
 
 
 # ---------------------------------------------------------------------------------- what is shipped
 
-# mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and
-# iteration.
-MAPA_WORKLOADS = {
-    "alexnet": (True, 80_001),
-    "caffenet": (False, 84_936),
-    "cusimann": (False, None),
-    "gmm": (False, None),
-    "googlenet": (False, 640_001),
-    "inception-v3": (True, 2_830_001),
-    "jacobi": (False, None),
-    "resnet50": (True, 1_600_001),
-    "vgg16": (True, 160_001),
-}
-
 
 def test_profiles_of_mapa() -> None:
     """The nine workloads of mapa-sc21 have its sensitivity and its number of calls."""
-    told = {name: load_profile(name).communication for name in MAPA_WORKLOADS}
-    got = {
-        name: (one.bandwidth_sensitive, one.collective_calls_per_iteration)
-        for name, one in told.items()
-    }
-    assert got == MAPA_WORKLOADS
-    assert all("mapa-sc21" in one.source for one in told.values())
+    for name, (sensitive, *calls) in CASES["mapa_workloads"].items():
+        one = load_profile(name).communication
+        assert one.bandwidth_sensitive == sensitive, name
+        assert one.collective_calls_per_iteration == (calls[0] if calls else None), name
+        assert "mapa-sc21" in one.source
 
 
 def test_all_that_is_shipped() -> None:
@@ -402,148 +256,98 @@ def written(record: Lease) -> Any:
     return json.loads(json.dumps(record.to_document()))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        full(table=None, profile=None, assumed=(), name=None, ancestors=()),
-        full(
-            command=("cat", "na\udcefve", "\udcff", "\x1b[2J\x00\n", "größe", "🚀"), name="\udc80"
-        ),
-        full(engine="NXUF", container="1f2e", host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
-        full(launcher=Process(1, 0), job=Process(2, 0), user_id=0),
-    ],
-    ids=["nothing that need not be", "bytes and scripts", "a container", "no start times"],
-)
-def test_lease_round_trip(record: Lease) -> None:
+def test_lease_round_trip() -> None:
     """A lease that was written to JSON and read again is the same lease, but for its user.
 
     The record does not name the user: the file's owner tells.
     """
-    document = written(record)
-    assert (document["version"], "user_id" in document) == (1, False)
-    assert parse_lease(document, record.user_id) == record
-    assert parse_lease(document, 77).user_id == 77
+    for record in (
+        full(table=None, profile=None, assumed=(), name=None, ancestors=()),
+        full(command=("na\udcefve", "\x1b[2J\x00\n", "größe", "🚀"), name="\udc80"),
+        full(engine="NXUF", container="1f2e", host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
+    ):
+        document = written(record)
+        assert (document["version"], "user_id" in document) == (1, False)
+        assert parse_lease(document, record.user_id) == record
+        assert parse_lease(document, 77).user_id == 77
 
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("x" * (WRITTEN_BYTES + 1),),
-        ("x" * (WRITTEN_BYTES // 2), "y" * 100_000),
-        ("ü" * 3_000, "y" * 3_000, "z" * 3_000),
-        ("",) * 20_000,
-    ],
-    ids=["one argument", "room used up", "several", "many empty ones"],
+    [("ü" * 3_000, "y" * 3_000, "z" * 3_000), ("",) * 20_000],
+    ids=["several", "many empty ones"],
 )
 def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
-    """A record of 8 KiB keeps the beginning of a long command and says that there was more."""
+    """A record of 8 KiB keeps the beginning of a long command and says that there was more.
+
+    A command that just fits is written whole.
+    """
     document = written(full(command=command))
     assert WRITTEN_BYTES / 4 < len(json.dumps(document)) <= WRITTEN_BYTES
     kept = parse_lease(document, 1000).command
     assert kept[:-1] == command[: len(kept) - 1]
     assert kept[-1].endswith("...")
     assert command[len(kept) - 1].startswith(kept[-1].removesuffix("..."))
-
-
-def test_commands_within_the_limit_are_kept() -> None:
-    """A command that just fits is written whole."""
     room = WRITTEN_BYTES - len(json.dumps(full(command=()).to_document()))
-    for command in (("x" * (room - 2),), ("x" * (room - 9), "abc")):
-        document = written(full(command=command))
-        assert len(json.dumps(document)) == WRITTEN_BYTES
-        assert parse_lease(document, 1000).command == command
-
-
-def lease_refusal(document: object) -> str:
-    with pytest.raises(FieldError) as problem:
-        parse_lease(document, 1000)
-    return problem.value.message
-
-
-@pytest.mark.parametrize("key", ["version", "id", "uuids", "ancestors"])
-def test_lease_without_a_needed_key(key: str) -> None:
-    """A record without what tells which GPUs are free, or with null for it, is not understood."""
-    document = written(full())
-    for without in (document | {key: None}, {k: v for k, v in document.items() if k != key}):
-        assert lease_refusal(without) == f"key '{key}' is missing"
+    document = written(full(command=("x" * (room - 2),)))
+    assert len(json.dumps(document)) == WRITTEN_BYTES
+    assert parse_lease(document, 1000).command == ("x" * (room - 2),)
 
 
 @pytest.mark.parametrize(
     ("change", "want"),
     [
-        ({"version": "1"}, "version: '1' is not a whole number"),
+        ({"version": None}, "key 'version' is missing"),
         ({"version": True}, "version: True is not a whole number"),
         ({"version": 0}, "version: 0 is not within 1 to 1"),
+        ({"version": 2, "uuids": 5}, "it needs a gpulaunch that reads version 2 of the records"),
+        ({"id": None}, "key 'id' is missing"),
         ({"id": 7}, "id: 7 is not text"),
-        ({"uuids": "GPU-3"}, "uuids: 'GPU-3' is not a list"),
+        ({"uuids": None}, "key 'uuids' is missing"),
         ({"uuids": ["GPU-3", 0]}, "uuids: 0 is not text"),
         ({"table": ["box", "00"]}, "table: ['box', '00'] has 2 values: 3 are needed"),
-        ({"table": ["box", 0, "f"]}, "table: 0 is not text"),
+        ({"ancestors": None}, "key 'ancestors' is missing"),
         ({"ancestors": "cd34"}, "ancestors: 'cd34' is not a list"),
         ({"engine": 1}, "engine: 1 is not text"),
         ({"container": []}, "container: [] is not text"),
     ],
 )
 def test_lease_with_a_wrong_needed_value(change: dict[str, object], want: str) -> None:
-    """A record whose GPUs, machine, ancestors or engine are unclear is not understood."""
-    assert lease_refusal(written(full()) | change) == want
+    """A record whose GPUs, machine, ancestors, engine or reader are unclear is not understood."""
+    document = written(full()) | change
+    for one in (document, {key: value for key, value in document.items() if value is not None}):
+        with pytest.raises(FieldError) as problem:
+            parse_lease(one, 1000)
+        assert problem.value.message == want
+    with pytest.raises(FieldError, match="is not a table"):
+        parse_lease([document], 1000)
 
 
 @pytest.mark.parametrize(
     ("change", "want"),
     [
         ({"launcher": [4000]}, {"launcher": Process(0, 0)}),
-        ({"job": [1, 2, 3]}, {"job": Process(0, 0)}),
-        ({"job": [-1, 2]}, {"job": Process(0, 0)}),
         ({"job": [True, 2]}, {"job": Process(0, 0)}),
         ({"job": [1, 2.5]}, {"job": Process(0, 0)}),
         ({"job": {"pid": 4001}}, {"job": Process(0, 0)}),
-        ({"command": [["ls"]]}, {"command": ()}),
         ({"command": "ls"}, {"command": ()}),
-        ({"profile": 16}, {"profile": None}),
         ({"started_at": "now"}, {"started_at": UNKNOWN_TIME}),
         ({"started_at": 5}, {"started_at": UNKNOWN_TIME}),
-        ({"host_gb_per_s": "5"}, {"host_gb_per_s": 0.0}),
         ({"host_gb_per_s": float("nan")}, {"host_gb_per_s": 0.0}),
-        ({"apart_from": "vgg16"}, {"apart_from": ()}),
-        ({"share": "half"}, {"share": None}),
         ({"share": {"group": ["GPU-3"]}}, {"share": None}),
         ({"shared_with": ["bob"]}, {}),
     ],
 )
 def test_lease_of_another_version(change: dict[str, object], want: dict[str, Any]) -> None:
-    """What another version writes differently is left out; all else of the record is read."""
-    assert parse_lease(written(full()) | change, 1000) == replace(full(), **want)
+    """What another version writes differently is left out; all else of the record is read.
 
-
-def test_lease_with_needed_keys_alone() -> None:
-    """Four keys are enough to know which GPUs are taken, and nothing else is made up."""
-    document = {key: written(full())[key] for key in ("version", "id", "uuids", "ancestors")}
-    nothing = {
-        "table": None,
-        "launcher": Process(0, 0),
-        "job": Process(0, 0),
-        "command": (),
-        "profile": None,
-        "assumed": (),
-        "name": None,
-        "started_at": UNKNOWN_TIME,
-        "boot_id": "",
-    }
-    assert parse_lease(document, 1000) == replace(full(), **nothing)
-
-
-def test_lease_that_needs_a_later_reader() -> None:
-    """A record that says that this version must not read it is not read, whatever it holds."""
-    with pytest.raises(NewerRecordError) as problem:
-        parse_lease({"version": 2, "uuids": 5}, 1000)
-    assert problem.value.message == "it needs a gpulaunch that reads version 2 of the records"
-
-
-def test_what_is_no_lease_at_all() -> None:
-    """JSON that is no object is not understood."""
-    for document in (None, 1, "lease", [], ["version"]):
-        assert lease_refusal(document) == f"{document!r} is not a table"
+    Four keys are enough to know which GPUs are taken, and nothing else is made up.
+    """
+    document = written(full())
+    assert parse_lease(document | change, 1000) == replace(full(), **want)
+    few = {key: document[key] for key in ("version", "id", "uuids", "ancestors")}
+    told = parse_lease(few, 1000)
+    assert told == Lease(id=told.id, user_id=1000, uuids=full().uuids, ancestors=("cd34", "ef56"))
 
 
 def test_same_table() -> None:
@@ -555,100 +359,76 @@ def test_same_table() -> None:
     assert not any(same_table(*pair) for other in others for pair in ((key, other), (other, key)))
 
 
-# --------------------------------------------------------------------------- CPU lists, sizes, text
+# --------------------------------------------------------------------------- times, CPU lists, text
 
 
-def test_cpuset_round_trip() -> None:
-    """A set of CPUs that was written as Linux does reads as the same set."""
-    rng = random.Random(1)
-    for _ in range(20):
-        cpus = frozenset(rng.sample(range(512), rng.randrange(257)))
-        assert parse_cpuset(format_cpuset(cpus)) == cpus
+def test_times_of_utc_and_elsewhere() -> None:
+    """Z is UTC, and a fraction of a second may have any number of digits, in every Python.
+
+    What is no time raises ValueError.
+    """
+    for text, microsecond in {
+        "2026-01-02T03:04:05Z": 0,
+        "2026-01-02T03:04:05.5Z": 500_000,
+        "2026-01-02T03:04:05.123456789Z": 123_456,
+        "2026-01-02T03:04:05.12345678+00:00": 123_456,
+        "2026-01-02T05:04:05.5+02:00": 500_000,
+    }.items():
+        got = parse_time(text)
+        assert got == datetime(2026, 1, 2, 3, 4, 5, microsecond, timezone.utc)
+        assert got.utcoffset() == timedelta(hours=2 if text.endswith("+02:00") else 0)
+    for text in ("", "Z", "soon", "2026-02-31T00:00:00Z", "2026-01-02T03:04:05ZZ"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_time(text)
+
+
+def test_cpusets() -> None:
+    """Order, overlaps and spaces make no difference, and what was read is written as Linux does.
+
+    What is no CPU list is refused, and so are numbers that no CPU has.
+    """
+    for text, cpus in {
+        "3,1,2": {1, 2, 3},
+        "0-2,1-3": {0, 1, 2, 3},
+        " 0 , 2-3\n": {0, 2, 3},
+        "5-5": {5},
+        "0,,1": {0, 1},
+        "65535": {65535},
+    }.items():
+        assert parse_cpuset(text) == cpus
+        assert parse_cpuset(format_cpuset(frozenset(cpus))) == cpus
     assert format_cpuset(frozenset({0, 1, 4, 5, 9})) == "0-1,4-5,9"
-    assert format_cpuset(frozenset()) == ""
+    for text in ("x", "1-", "-1", "3-1", "1-2-3", "0-3:1/2", "65536", "0-65536"):
+        with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what is got
+            parse_cpuset(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("3,1,2", [1, 2, 3]),
-        ("0-2,1-3", [0, 1, 2, 3]),
-        (" 0 , 2-3\n", [0, 2, 3]),
-        ("5-5", [5]),
-        ("0,,1", [0, 1]),
-        ("65535", [65535]),
-    ],
-)
-def test_cpuset_as_people_write_it(text: str, cpus: list[int]) -> None:
-    """Order, overlaps and spaces make no difference."""
-    assert parse_cpuset(text) == frozenset(cpus)
+@pytest.mark.parametrize(("text", "want"), CASES["sizes"].items())
+def test_size(text: str, want: list[int] | str) -> None:
+    """GiB is binary, GB decimal; G is binary for a job, and of a GPU what its box says less 2 %.
+
+    What is no positive amount of memory is refused, and so is less than 1 MiB without a unit.
+    """
+    if isinstance(want, str):
+        with pytest.raises(UsageError) as problem:
+            parse_size(text)
+        assert problem.value.message.endswith(want)
+    else:
+        size = parse_size(text)
+        assert [size, size.of_gpu_bytes] == want
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "1-", "-1", "3-1", "1-2-3", "0x1", "0-3:1/2", "1;2", "65536", "0-65536"]
-)
-def test_no_cpuset(text: str) -> None:
-    """What is no CPU list is refused, and so are numbers that no CPU has."""
-    with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what the caller gets
-        parse_cpuset(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes", "of_gpu_bytes"),
-    [
-        ("8 gib", 8 << 30, 8 << 30),
-        ("8GB", 8 * 10**9, 8 * 10**9),
-        (" 8g ", 8 << 30, 784 * 10**7),
-        ("1.5g", 3 << 29, 147 * 10**7),
-        ("2T", 2 << 40, 196 * 10**10),
-        ("512MiB", 512 << 20, 512 << 20),
-        ("2048k", 2048 << 10, 2007040),
-        ("1048576", 1 << 20, 1 << 20),
-        ("1048576B", 1 << 20, 1 << 20),
-    ],
-)
-def test_size(text: str, size_bytes: int, of_gpu_bytes: int) -> None:
-    """GiB is binary, GB decimal; G is binary for a job, and of a GPU what its box says less 2 %."""
-    size = parse_size(text)
-    assert (size, size.of_gpu_bytes) == (size_bytes, of_gpu_bytes)
-
-
-@pytest.mark.parametrize(
-    ("shown_mib", "sold_gb"),
-    [(15079, 16), (22698, 24), (45634, 48), (95830, 94), (143771, 141), (275040, 288)],
-    ids=["T4", "RTX 6000 with ECC", "A40", "H100 NVL", "H200", "B300"],
-)
-def test_sizes_as_they_are_sold(shown_mib: int, sold_gb: int) -> None:
+def test_sizes_as_they_are_sold() -> None:
     """A size in G fits the cards that are sold with that much, whatever nvidia-smi shows."""
-    assert parse_size(f"{sold_gb}G").of_gpu_bytes <= shown_mib << 20
+    for card, (shown_mib, sold_gb) in CASES["cards_as_they_are_sold"].items():
+        assert parse_size(f"{sold_gb}G").of_gpu_bytes <= shown_mib << 20, card
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "0", "-1G", "0.5", "GiB", "inf", "infG", "nan", "8X", "8GX", "8 8", "8,5G", "0x10",
-     "9223372036854775808", "8388608T", "1e400"],
-)  # fmt: skip
-def test_no_size(text: str) -> None:
-    """What is no positive amount of memory is refused."""
-    with pytest.raises(UsageError, match="is no amount of memory such as 8GiB"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize("text", ["1", "1048575", "16k", "0.5MiB"])
-def test_size_without_unit(text: str) -> None:
-    """What is less than 1 MiB lacks its unit."""
-    with pytest.raises(UsageError, match=r"bytes: write a unit, such as 8GiB$"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [(1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (16160 << 20, "15.78 GiB"),
-     (1 << 40, "1 TiB"), (5 << 50, "5120 TiB")],
-)  # fmt: skip
-def test_format_size(size_bytes: int, text: str) -> None:
+def test_format_size() -> None:
     """Sizes are shown in the largest binary unit that leaves at least 1."""
-    assert format_size(size_bytes) == text
+    sizes = (1023, 1024, 1536, 16160 << 20, 1 << 40, 5 << 50)
+    words = ["1023 B", "1 KiB", "1.5 KiB", "15.78 GiB", "1 TiB", "5120 TiB"]
+    assert [format_size(size_bytes) for size_bytes in sizes] == words
 
 
 @pytest.mark.parametrize(
@@ -667,9 +447,4 @@ def test_format_size(size_bytes: int, text: str) -> None:
 def test_printable(text: str, want: str) -> None:
     """What other users supplied reaches a terminal without control characters, as one line."""
     assert printable(text) == want
-
-
-def test_printable_leaves_nothing_out() -> None:
-    """Whatever the characters are, what comes out is printable."""
-    every = "".join(map(chr, range(0x110000)))
-    assert printable(every).isprintable()
+    assert printable("".join(map(chr, range(0x3100)))).isprintable()

@@ -1,33 +1,72 @@
-"""The documents that docs/generate.py writes are those that the code would make now."""
+"""Pages of the reference, generated or written by people, say what the code has."""
 
+import importlib.util
+import os
+import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.cli.commands import COMMANDS
+import gpulaunch
+from gpulaunch import errors
+from gpulaunch.files.extras import EXTRAS, install_hint
+from gpulaunch.files.toml import tomllib
 
-DOCS = Path(__file__).parents[2] / "docs"
-GENERATE = runpy.run_path(str(DOCS / "generate.py"))
-GENERATED = GENERATE["GENERATED"]
-SETTINGS = "reference/settings.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def test_documents_are_up_to_date() -> None:
     """Generated documents are as `python docs/generate.py` writes them."""
-    texts = {name: (DOCS / name).read_text() for name in GENERATED}
-    assert [name for name, text in texts.items() if GENERATED[name](text) != text] == []
+    generated = runpy.run_path(str(DOCS / "generate.py"))["GENERATED"]
+    texts = {name: (DOCS / name).read_text() for name in generated}
+    assert [name for name, text in texts.items() if generated[name](text) != text] == []
 
 
-def test_setting_that_the_page_does_not_explain() -> None:
-    """A setting that has no row with a default in the page is an error."""
-    text = (DOCS / SETTINGS).read_text().replace("| `grace` |", "| `disgrace` |")
-    with pytest.raises(ValueError, match=r"settings.md does not say the default of grace"):
-        GENERATED[SETTINGS](text)
+def test_python() -> None:
+    """The page shows every public name of the package, and no other one."""
+    text = (DOCS / "reference/python.md").read_text()
+    assert [name for name in gpulaunch.__all__ if not re.search(rf"\b{name}\b", text)] == []
+    assert set(re.findall(r"\bgpulaunch\.([A-Za-z]\w*)", text)) <= set(gpulaunch.__all__)
 
 
-def test_commands_have_a_line_each() -> None:
-    """The page of commands has one line for each command that the command line knows."""
-    lines = (DOCS / "reference/commands.md").read_text().splitlines()
-    for word in COMMANDS:
-        assert len([line for line in lines if line.startswith(f"| `gpulaunch {word}` | ")]) == 1
+def test_exit_statuses() -> None:
+    """The page has the statuses of launches with the errors that Python raises in their place."""
+    text = (DOCS / "reference/exit-statuses.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| .* \| (?:`(\w+)`)? ?\|$", text, re.MULTILINE)
+    public = [getattr(errors, name) for name in gpulaunch.__all__ if "Error" in name]
+    # Errors below these have their statuses.
+    raised = {
+        error.__name__: error.exit_status
+        for error in public
+        if error.__base__ is errors.GpulaunchError
+    }
+    assert {name: int(status) for status, name in rows if name} == raised
+    assert {int(status) for status, _ in rows} == {
+        value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)
+    }
+
+
+@pytest.mark.parametrize(
+    ("executable", "pip", "writable", "want"),
+    [
+        ("/v/bin/python", False, True, "uv pip install --python /v/bin/python 'matplotlib>=3.10'"),
+        ("/v/bin/python", True, False, "sudo /v/bin/python -m pip install 'matplotlib>=3.10'"),
+        ("/a b/python", True, True, "'/a b/python' -m pip install 'matplotlib>=3.10'"),
+    ],
+    ids=["uv", "an administrator's", "space in its path"],
+)
+def test_install_hint(
+    monkeypatch: pytest.MonkeyPatch, executable: str, pip: bool, writable: bool, want: str
+) -> None:
+    """The hint installs what pyproject.toml names for the extra, where gpulaunch runs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    del extras["test"]
+    assert {name: list(packages) for name, packages in EXTRAS.items()} == extras
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: pip and name == "pip")
+    monkeypatch.setattr(os, "access", lambda *_: writable)
+    assert install_hint("report") == want

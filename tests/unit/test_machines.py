@@ -1,83 +1,46 @@
 """The shipped machines and GPU models: facts, mistakes, and the way to a topology and back."""
 
-import random
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from values import cases, complaint, machine
+from values import machine
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, machine_names
+from gpulaunch.files.toml import tomllib
+from gpulaunch.machine.catalog import load_gpu_models, machine_names
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]
+DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
 
 
 # --------------------------------------------------------------------------------- shipped machines
-
-# name: GPUs, pairs by NVLinks between them (into a switch: all pairs), GB/s of each NVLink, NUMA
-# node of each GPU.
-# MAPA's are mapa-sc21 Table 1 and Figures 1 and 17; the others are the data sheets that the files
-# name.
-FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
-    "a100-pcie-4gpu": (4, {12: 2}, 25, [0, 0, 1, 1]),
-    "cube-mesh-16": (16, {1: 17, 2: 15}, 25, [node for node in range(4) for _ in range(4)]),
-    "dgx-a100": (8, {12: 28}, 25, [3, 3, 1, 1, 7, 7, 5, 5]),
-    "dgx-h100": (8, {18: 28}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "dgx1-p100": (8, {1: 16}, 20, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "dgx1-v100": (8, {1: 8, 2: 8}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "dgx2": (16, {6: 120}, 25, [0] * 8 + [1] * 8),
-    "gb200-tray": (4, {18: 6}, 50, [0, 0, 1, 1]),
-    "gh200-4": (4, {6: 6}, 25, [0, 1, 2, 3]),
-    "hgx-a100-4": (4, {4: 6}, 25, [3, 2, 1, 0]),
-    "hgx-b200": (8, {18: 28}, 50, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "hgx-b300": (8, {18: 28}, 50, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "hgx-h200": (8, {18: 28}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "l40s-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "minsky-cluster": (20, {2: 10}, 20, [0, 0, 1, 1] * 5),
-    "nvl72": (72, {18: 2556}, 50, [node for node in range(36) for _ in range(2)]),
-    "pcie-4gpu-workstation": (4, {}, 0, [0, 0, 1, 1]),
-    "pcie-8gpu-workstation": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "power8-minsky": (4, {2: 2}, 20, [0, 0, 1, 1]),
-    "rtx-4090-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "rtx-5090-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "rtx-a6000-2": (2, {4: 1}, 14.0625, [0, 0]),
-    "rtx-a6000-4": (4, {4: 2}, 14.0625, [0, 0, 1, 1]),
-    "rtx-pro-6000-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "summit": (6, {2: 6}, 25, [0, 0, 0, 8, 8, 8]),
-    "torus-2d-16": (16, {1: 18, 2: 14}, 25, [node for node in range(4) for _ in range(4)]),
-}
-
-# NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000,
-# H100, GB200 and B300; L40S, RTX 4090, RTX 5090 and RTX PRO 6000 have none
-NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18, "10.3": 18}
-NVLINKS |= {"8.9": 0, "12.0": 0}
 
 # MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more
 # than a V100 has
 DEGREES = {"cube-mesh-16": 7}
 
 
-@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize("name", DATA["machines"])
 def test_facts(name: str) -> None:
     """A shipped machine has the GPUs, NVLinks and NUMA nodes that its sources say.
 
     Its GPUs are of a known model of their compute capability, with no more NVLinks than these have,
     and have the same CPUs if they share a NUMA node, and others if not.
     """
-    count, pairs, gb_per_s, nodes = FACTS[name]
+    count, pairs, gb_per_s, nodes = DATA["machines"][name]
     topology = machine(name)
     assert [gpu.index for gpu in topology.gpus] == list(range(count))
     assert len(topology.links) == count * (count - 1) // 2
-    assert Counter(link.nvlink_count for link in topology.links if link.nvlink_count) == pairs
+    found = Counter(str(link.nvlink_count) for link in topology.links if link.nvlink_count)
+    assert found == pairs
     assert all(link.nvlink_gb_per_s == link.nvlink_count * gb_per_s for link in topology.links)
     assert [gpu.numa_node for gpu in topology.gpus] == nodes
     models = load_gpu_models()
@@ -89,7 +52,7 @@ def test_facts(name: str) -> None:
             for link in topology.links
             if link.kind == "nvlink" and gpu.index in (link.a, link.b)
         )
-        most = DEGREES.get(name, NVLINKS[capability])
+        most = DEGREES.get(name, DATA["nvlinks"][capability])
         assert direct + gpu.nvswitch_links + gpu.cpu_nvlinks <= most, gpu
     near = {(gpu.numa_node, gpu.cpuset) for gpu in topology.gpus}
     assert len(near) == len(set(nodes))
@@ -101,25 +64,22 @@ def test_every_machine_is_known() -> None:
     page = (ROOT / "docs" / "reference" / "machines.md").read_text()
     rows = page.partition("## Shipped machines")[2].partition("\n## ")[0]
     assert sorted(re.findall(r"^\| `([^`]+)` \|", rows, re.MULTILINE)) == machine_names()
-    assert sorted(FACTS) == machine_names()
+    assert sorted(DATA["machines"]) == machine_names()
 
 
-@pytest.mark.parametrize(
-    ("name", "nvlink", "everything"),
-    [
-        ("dgx1-v100", 600, 744),
-        ("dgx1-p100", 320, 464),
-        ("summit", 300, 408),
-        ("torus-2d-16", 1150, 2206),
-        ("cube-mesh-16", 1175, 2231),
-    ],
-)
-def test_sums_of_mapa(name: str, nvlink: float, everything: float) -> None:
+def test_sums_of_mapa() -> None:
     """On MAPA's machines NVLinks, and pairs by PCIe at 12 GB/s, sum to what its weights give."""
-    links = machine(name).links
-    assert {link.pcie_gb_per_s for link in links} == {12}
-    assert sum(link.nvlink_gb_per_s for link in links) == nvlink
-    assert sum(link.bandwidth_gb_per_s for link in links) == everything
+    for name, want in {
+        "dgx1-v100": (600, 744),
+        "dgx1-p100": (320, 464),
+        "summit": (300, 408),
+        "torus-2d-16": (1150, 2206),
+        "cube-mesh-16": (1175, 2231),
+    }.items():
+        links = machine(name).links
+        assert {link.pcie_gb_per_s for link in links} == {12}
+        nvlink = sum(link.nvlink_gb_per_s for link in links)
+        assert (nvlink, sum(link.bandwidth_gb_per_s for link in links)) == want, name
 
 
 @pytest.mark.parametrize(
@@ -157,37 +117,36 @@ def made_up(**tables: Any) -> dict[str, Any]:
 
 
 SPLIT = {"gpu": 1, "profile": "3g.20gb", "memory_mib": 20096, "instances": [0, 1]}
-SMALL = {"gpu": 3, "profile": "1g.5gb", "memory_mib": 4864, "instances": [2, 0, 7]}
-OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
 MEASURED = {"ring": ["NV2 50", "NV1 25"], "all_reduce_gb_per_s": 21.5}
 NODES = [
     {"node": 8, "gpus": [2], "cpuset": "0-3,8"},
     {"gpus": [0], "cpuset": "4-7"},
     {"node": 0, "gpus": [3, 1]},
 ]
-DIRECT = {"links": [[0, 1, 4]]}
+SMALL = {"gpu": 3, "profile": "1g.5gb", "memory_mib": 4864, "instances": [2, 0, 7]}
+OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
+DIRECT = {"links": [[0, 1, 4], [3, 1, 2]]}
+EACH = {"model": ["A100", "V100", "A100", "T4"], "memory_mib": [0, 1, 40960, 16160]}
+OF_EACH = {"version": [1, 2, 3, 4], "cpu_links_per_gpu": [0, 2, 0, 2]}
+BUS_OF_EACH = {"generation": [0, 3, 4, 5], "width": [16, 8, 1, 0]}
 GROUPS = {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}
+STATED = {"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}
+DESCRIPTIONS = {
+    "MIG, two sizes on one card": made_up(mig=[SPLIT, SMALL, OTHER]),
+    "a switch, and links beside it": made_up(nvlink=DIRECT | {"switch_links_per_gpu": 6}),
+    "links into the CPU": made_up(nvlink={"cpu_links_per_gpu": 2, "gb_per_s_per_link": 40.5}),
+    "no peer-to-peer": made_up(pcie={"peer_to_peer": False}, nvlink=DIRECT),
+    "a stated bandwidth that some pairs would have anyway": made_up(pcie=STATED),
+    "a PCIe matrix that is no tree": made_up(pcie={"groups": GROUPS}),
+    "figures for each GPU": made_up(gpus=EACH, nvlink=OF_EACH | DIRECT, pcie=BUS_OF_EACH),
+    "the same with MIG": made_up(gpus=EACH, nvlink=OF_EACH, pcie=BUS_OF_EACH, mig=[SPLIT]),
+    "measurements": made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}]),
+    "NUMA nodes out of order, without number or CPUs": made_up(numa=NODES),
+}
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(made_up(mig=[SPLIT, SMALL, OTHER]), id="MIG, two sizes on one card"),
-        pytest.param(made_up(nvlink=DIRECT | {"switch_links_per_gpu": 6}), id="switch and links"),
-        pytest.param(made_up(pcie={"peer_to_peer": False}, nvlink=DIRECT), id="no peer-to-peer"),
-        pytest.param(
-            made_up(pcie={"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}),
-            id="a stated bandwidth that some pairs would have anyway",
-        ),
-        pytest.param(made_up(pcie={"groups": GROUPS}), id="a PCIe matrix that is no tree"),
-        pytest.param(
-            made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}]),
-            id="measurements",
-        ),
-        pytest.param(made_up(numa=NODES), id="NUMA nodes out of order, without number or CPUs"),
-    ],
-)
-def test_made_up_machine_there_and_back(document: dict[str, Any]) -> None:
+@pytest.mark.parametrize("document", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
+def test_there_and_back(document: dict[str, Any]) -> None:
     """Whatever a description can say survives the way into a topology and back."""
     topology = described_topology(document, "")
     again = described_topology(machine_document(topology), "")
@@ -196,164 +155,24 @@ def test_made_up_machine_there_and_back(document: dict[str, Any]) -> None:
     assert machine_document(again) == machine_document(topology)
 
 
-def test_what_is_unknown_is_left_out() -> None:
-    """A document says nothing of memory and compute capability where they are known of no GPU."""
-    document = made_up(gpus={"memory_mib": 0, "compute_capability": ""})
-    want = {"count": 4, "model": "A100"}
-    assert machine_document(described_topology(document, ""))["gpus"] == want
-
-
-def test_name_that_a_description_cannot_have() -> None:
-    """A topology's name becomes one that a machine file can have."""
-    topology = described_topology(made_up(), "")
+def test_what_a_description_cannot_say() -> None:
+    """What is known of no GPU is left out, and a name becomes one that a file can have."""
+    topology = described_topology(made_up(gpus={"memory_mib": 0, "compute_capability": ""}), "")
+    assert machine_document(topology)["gpus"] == {"count": 4, "model": "A100"}
     for name, want in (("Büro 1/a.b_c", "B-ro-1-a.b_c"), ("", "machine")):
         assert machine_document(replace(topology, name=name))["name"] == want
 
 
-def any_machine(rng: random.Random) -> dict[str, Any]:
-    """Draw a machine of 1 to 9 cards with anything a description can say, mostly nonsense."""
-    count = rng.randint(1, 9)
-
-    def one_or_each(value: Callable[[], Any]) -> Any:
-        return value() if rng.random() < 0.5 else [value() for _ in range(count)]
-
-    def group() -> list[int]:
-        return sorted(rng.sample(range(count), rng.randint(1, count)))
-
-    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
-    linked = rng.sample(pairs, rng.randint(0, len(pairs)))
-    document = made_up(
-        gpus={
-            "count": count,
-            "model": one_or_each(lambda: rng.choice(["A100", "V100"])),
-            "memory_mib": one_or_each(lambda: rng.randint(0, 99999)),
-            "compute_capability": one_or_each(lambda: rng.choice(["7.0", "8.0", "8.6"])),
-        },
-        nvlink={
-            "version": one_or_each(lambda: rng.randint(1, 6)),
-            "links": [[*pair, rng.randint(1, 18)] for pair in linked],
-            "switch_links_per_gpu": one_or_each(lambda: rng.choice([0, 6, 12])),
-            "cpu_links_per_gpu": one_or_each(lambda: rng.choice([0, 0, 2])),
-            "gb_per_s_per_link": one_or_each(lambda: rng.choice([0.0, 25.0, 40.5])),
-        },
-        pcie={
-            "generation": one_or_each(lambda: rng.randint(0, 6)),
-            "width": one_or_each(lambda: rng.choice([0, 1, 8, 16])),
-            "groups": {
-                level: [group() for _ in range(rng.randint(0, 3))]
-                for level in rng.sample(["PIX", "PXB", "NODE"], 2)
-            },
-        },
-        numa=[
-            {"node": node, "gpus": [gpu], "cpuset": f"{gpu}-{gpu + 3}"}
-            for gpu, node in enumerate(group())
-            if node % 2
-        ],
-    )
-    if rng.random() < 0.3:
-        document["pcie"]["peer_to_peer"] = False
-    if rng.random() < 0.3:
-        document["pcie"]["bandwidth_gb_per_s"] = rng.choice([12.0, 13.5])
-    if rng.random() < 0.5:
-        document["mig"] = [
-            SPLIT | {"gpu": card, "instances": rng.sample(range(9), 3)} for card in group()
-        ]
-    return document
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_any_machine_there_and_back(seed: int) -> None:
-    """Any described machine survives the way to a document and back, even a nonsensical one."""
-    topology = described_topology(any_machine(random.Random(seed)), "")
-    again = described_topology(machine_document(topology), "")
-    assert (again.gpus, again.links) == (topology.gpus, topology.links)
-
-
-# ----------------------------------------------------------------------------------------- mistakes
-
-MACHINE = """\
-name = "box"
-source = "made up"
-
-[gpus]
-count = 4
-model = ["A100", "A100", "A40", "A40"]
-
-[nvlink]
-version = 3
-switch_links_per_gpu = [12, 12, 4, 4]
-cpu_links_per_gpu = 2
-gb_per_s_per_link = [25.0, 25.0, 14.0, 14.0]
-
-[pcie]
-generation = 4
-width = [16, 16, 8, 8]
-peer_to_peer = true
-
-[[mig]]
-gpu = 0
-profile = "3g.20gb"
-memory_mib = 20096
-instances = [0, 1]
-
-[[mig]]
-gpu = 1
-profile = "1g.5gb"
-memory_mib = 4864
-instances = [3]
-"""
-
-
-def test_machine_with_instances(tmp_path: Path) -> None:
-    """Lists give each GPU its own values, and a card with MIG instances is replaced by them."""
-    path = tmp_path / "box.toml"
-    path.write_text(MACHINE)
-    gpus = machine(str(path)).gpus
-    assert [(gpu.index, gpu.name, gpu.model, gpu.memory_bytes >> 20) for gpu in gpus] == [
-        (2, "2", "A40", 0),
-        (3, "3", "A40", 0),
-        (100, "0:0", "A100 MIG 3g.20gb", 20096),
-        (101, "0:1", "A100 MIG 3g.20gb", 20096),
-        (203, "1:3", "A100 MIG 1g.5gb", 4864),
-    ]
-    got = [
-        (gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus
-    ]
-    assert got == [(4, 2, 14, 8)] * 2 + [(12, 2, 25, 16)] * 3
-
-
-MISTAKES = {
-    "too few models": ('"A100", "A100", "A40", "A40"', '"A"', "6: model: 1 values for 4 items"),
-    "too many lanes": ("[16, 16, 8, 8]", "[1, 1, 1, 1, 1]", "16: width: 5 values for 4 items"),
-    "a card that is not there": ("gpu = 1", "gpu = 4", "26: [4] is no list of GPU indices 0 to 3"),
-    "an instance twice": ("[0, 1]", "[0, 0]", "23: 0 is no instance number of its own, 0 to 99"),
-    "instances that are no list": ("[3]", "3", "29: instances: 3 is not a list"),
-}  # fmt: skip
-
-
-@cases(MISTAKES, "old", "new", "want")
-def test_mistakes_in_a_machine(tmp_path: Path, old: str, new: str, want: str) -> None:
-    """A mistake in a value per GPU or in a MIG instance is named with path, line and finding."""
-    assert MACHINE.count(old) == 1
-    path = tmp_path / "box.toml"
-    path.write_text(MACHINE.replace(old, new))
-    assert complaint(load_described_machine, str(path)) == want
-
-
-@pytest.mark.parametrize(
-    ("document", "path"),
-    [
-        (made_up(gpus={"count": 1}, mig=[SPLIT | {"gpu": 0, "instances": []}]), ("mig",)),
-        (made_up(gpus={"count": 101}, mig=[SPLIT]), ("mig",)),
-        (made_up(mig=[1]), ("mig", 0)),
-    ],
-    ids=["nothing is left", "card 100 and the instances of card 0", "no table"],
-)
-def test_instances_that_cannot_be(document: dict[str, Any], path: tuple[str | int, ...]) -> None:
+def test_instances_that_cannot_be() -> None:
     """What no numbering of GPUs can hold is refused where the instances stand."""
-    with pytest.raises(FieldError) as problem:
-        described_topology(document, "")
-    assert problem.value.path == path
+    for document, path in (
+        (made_up(gpus={"count": 1}, mig=[SPLIT | {"gpu": 0, "instances": []}]), ("mig",)),
+        (made_up(gpus={"count": 101}, mig=[SPLIT]), ("mig",)),  # card 100, and instances of card 0
+        (made_up(mig=[1]), ("mig", 0)),
+    ):
+        with pytest.raises(FieldError) as problem:
+            described_topology(document, "")
+        assert problem.value.path == path
 
 
 # --------------------------------------------------------------------------------------- GPU models
@@ -422,12 +241,6 @@ def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | N
     assert (found.name if found else None) == want
 
 
-def test_first_of_equals() -> None:
-    """If two models have the same text, the first is found."""
-    first, second = (parse_gpu_model({**MODEL, "name": name}) for name in ("first", "second"))
-    assert find_gpu_model([first, second], "NVIDIA Big 1") is first
-
-
 def test_shipped_gpu_models() -> None:
     """Every shipped GPU model is read, has plausible figures, and shares no product name.
 
@@ -441,26 +254,13 @@ def test_shipped_gpu_models() -> None:
         assert model.l2_bandwidth_gb_per_s < model.sm_count * model.max_clock_mhz * 0.064, model
 
 
-# compute capability, SMs, warp schedulers per SM, MPS clients, W of the board
-SHIPPED_MODELS = {
-    "Tesla P100-SXM2-16GB": ("6.0", 56, 2, 16, 300),
-    "NVIDIA A100X": ("8.0", 108, 4, 48, 300),
-    "NVIDIA H100 80GB HBM3": ("9.0", 132, 4, 48, 700),
-    "NVIDIA H100 NVL": ("9.0", 132, 4, 48, 400),
-    "NVIDIA H200": ("9.0", 132, 4, 48, 700),
-    "NVIDIA H200 NVL": ("9.0", 132, 4, 48, 600),
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": ("12.0", 188, 4, 48, 600),
-    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": ("12.0", 188, 4, 48, 300),
-}
-
-
 def test_figures() -> None:
     """A shipped GPU model has the vendor's figures, and is not taken for one of the same chip."""
     models = load_gpu_models()
-    for product_name, want in SHIPPED_MODELS.items():
+    for product_name, want in DATA["gpu_models"].items():
         found = find_gpu_model(models, product_name)
         got = found.compute_capability, found.sm_count, found.warp_schedulers_per_sm
-        assert (*got, found.mps_clients, found.power_limit_w) == want, product_name
+        assert [*got, found.mps_clients, found.power_limit_w] == want, product_name
 
 
 @pytest.mark.parametrize(("file", "more"), [("t4.toml", 0), ("zz.toml", 1)])

@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from values import cases
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import (
@@ -21,9 +20,9 @@ FLOAT = 7
 MB = 1_000_000
 
 
-def said(rank: int, text: str, *, time: str = "", host: str = "box") -> str:
+def said(rank: int, text: str) -> str:
     """Return a line of the process of one rank."""
-    return f"{time}{host}:{4000 + rank}:{5000 + rank} [{rank}] NCCL INFO {text}\n"
+    return f"box:{4000 + rank}:{5000 + rank} [{rank}] NCCL INFO {text}\n"
 
 
 def call(
@@ -35,41 +34,25 @@ def call(
     ranks: int = 4,
     root: int = 0,
     comm: str = "",
-    time: str = "",
 ) -> str:
     """Return a call as NCCL prints it."""
     comm = comm or f"0x55d0{rank:08x}"
-    buffers = (
-        "sendbuff 0x7f0000400000 recvbuff (nil)"
-        if name == "Send"
-        else "sendbuff (nil) recvbuff 0x7f0000500000"
-    )
-    text = (
-        f"{name}: opCount 1a {buffers} count {count} datatype {kind} op 0 root {root} comm {comm} "
-        f"[nranks={ranks}]"
-    )
-    return said(rank, f"{text} stream 0x550000007ae0", time=time)
+    where = f"datatype {kind} op 0 root {root} comm {comm} [nranks={ranks}]"
+    text = f"{name}: opCount 1a sendbuff 0x7f00 recvbuff (nil) count {count} {where}"
+    return said(rank, f"{text} stream 0x550000007ae0")
 
 
-def joined(
-    rank: int, ranks: int = 4, *, comm: str = "", number: int | None = None, id_: str = "0xb1a3"
-) -> str:
+def joined(rank: int, ranks: int = 4, comm: str = "", number: int = -1, id_: str = "0xb1") -> str:
     """Return the line of a rank that joins a communicator, as NCCL 2.18 and later print it."""
-    own = rank if number is None else number
     comm = comm or f"0x55d0{rank:08x}"
-    text = (
-        f"comm {comm} rank {own} nranks {ranks} cudaDev {rank} nvmlDev {rank} busId "
-        f"{0x18000 + 0x1000 * rank:x}"
-    )
-    return said(rank, f"ncclCommInitRank {text} commId {id_} - Init COMPLETE")
+    own = f"rank {rank if number < 0 else number} nranks {ranks} cudaDev {rank} nvmlDev {rank}"
+    text = f"comm {comm} {own} busId {0x18000 + 0x1000 * rank:x} commId {id_} - Init COMPLETE"
+    return said(rank, f"ncclCommInitRank {text}")
 
 
-def every(ranks: int, name: str, count: int, times: int, **options: object) -> list[str]:
-    return [
-        call(rank, name, count, ranks=ranks, **options)
-        for _ in range(times)
-        for rank in range(ranks)
-    ]
+def every(name: str, count: int) -> list[str]:
+    """Return nine calls of each of four ranks."""
+    return [call(rank, name, count) for _ in range(9) for rank in range(4)]
 
 
 def read(lines: Iterable[str | bytes]) -> tuple[NcclLog, LoggedTraffic]:
@@ -108,20 +91,13 @@ def test_published_logs(text: str, want: tuple[int, ...]) -> None:
 
 def test_members_of_old_and_new_versions() -> None:
     """Ranks of communicators are read from NCCL 2.10, 2.18 and 2.28, and from a split."""
+    one = "rank 1 nranks 2 cudaDev 1 nvmlDev 1"
+    alone = "rank 0 nranks 1 cudaDev 1 busId 8c000"
     lines = [
         "a:1:2 [0] NCCL INFO comm 0x7f01 rank 0 nranks 2 cudaDev 0 busId 6000 - Init COMPLETE",
-        (
-            "a:1:2 [1] NCCL INFO f comm 0x7f02 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 7000 "
-            "commId 0xab - I"
-        ),
-        (
-            "a:9:9 [1] NCCL INFO [Rank 1] f comm 0x7f03 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId "
-            "8c000 commId 0x3a - I"
-        ),
-        (
-            "a:9:9 [1] NCCL INFO f comm 0x7f04 rank 0 nranks 1 cudaDev 1 busId 8c000 parent 0x7f03 "
-            "splitCount 1 color 0 -"
-        ),
+        f"a:1:2 [1] NCCL INFO f comm 0x7f02 {one} busId 7000 commId 0xab - I",
+        f"a:9:9 [1] NCCL INFO [Rank 1] f comm 0x7f03 {one} busId 8c000 commId 0x3a - I",
+        f"a:9:9 [1] NCCL INFO f comm 0x7f04 {alone} parent 0x7f03 splitCount 1 color 0 -",
     ]
     found = {key[2]: value for key, value in read_nccl_log(lines).members.items()}
     assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
@@ -130,55 +106,35 @@ def test_members_of_old_and_new_versions() -> None:
     assert found["0x7f04"] == Member(0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "size"),
-    [
+def test_size_of_a_message() -> None:
+    """A message is the whole buffer, of which each rank may have a part, by the data type."""
+    for name, kind, size in (
         ("AllReduce", 0, 1000),
         ("AllReduce", 8, 8000),
         ("AllReduce", 9, 2000),
         ("AllGather", FLOAT, 4 * 4000),
         ("Scatter", FLOAT, 4 * 4000),
-    ],
-)
-def test_size_of_a_message(name: str, kind: int, size: int) -> None:
-    """A message is the whole buffer, of which each rank may have a part, by the data type."""
-    (found,) = read_nccl_log([call(0, name, 1000, kind=kind)]).calls
-    assert found.message_bytes == size
+    ):
+        (found,) = read_nccl_log([call(0, name, 1000, kind=kind)]).calls
+        assert found.message_bytes == size
 
 
-@pytest.mark.parametrize(
-    ("sentence", "lines", "pattern"),
-    [
-        ("large all-reduces use rings", every(4, "AllReduce", MB, 9), "ring"),
-        ("small ones trees", every(4, "AllReduce", 100, 9), "tree"),
-        (
-            "much of both both",
-            [*every(4, "AllReduce", 50_000, 9), *every(4, "AllReduce", 20_000, 9)],
-            "ring+tree",
-        ),
-        (
-            "a few small ones beside large ones nothing",
-            every(4, "AllReduce", 9 * MB, 9) + every(4, "AllReduce", 1, 9),
-            "ring",
-        ),
-        (
-            "sharded training is a ring",
-            every(4, "AllGather", MB, 9) + every(4, "ReduceScatter", MB, 9),
-            "ring",
-        ),
-        ("an all-to-all is one", every(4, "AlltoAll", MB, 9), "all_to_all"),
-        (
-            "with a ring it still is",
-            every(4, "AlltoAll", MB, 9) + every(4, "AllReduce", MB, 9),
-            "all_to_all",
-        ),
-        ("scattering is a star", every(4, "Scatter", MB, 9), "star"),
-        ("one rank talks to nobody", [call(0, "AllReduce", MB, ranks=1)], "none"),
-    ],
-)
-def test_pattern(sentence: str, lines: list[str], pattern: str) -> None:
+PATTERNS = {
+    "large all-reduces use rings": (every("AllReduce", MB), "ring"),
+    "small ones trees": (every("AllReduce", 100), "tree"),
+    "much of both both": (every("AllReduce", 50_000) + every("AllReduce", 20_000), "ring+tree"),
+    "few small ones nothing": (every("AllReduce", 9 * MB) + every("AllReduce", 1), "ring"),
+    "shards are a ring": (every("AllGather", MB) + every("ReduceScatter", MB), "ring"),
+    "an all-to-all is one": (every("AlltoAll", MB) + every("AllReduce", MB), "all_to_all"),
+    "scattering is a star": (every("Scatter", MB), "star"),
+    "one rank talks to nobody": ([call(0, "AllReduce", MB, ranks=1)], "none"),
+}
+
+
+@cases(PATTERNS, "lines", "pattern")
+def test_pattern(lines: list[str], pattern: str) -> None:
     """The pattern is the union of those of all functions that move something."""
-    assert read(lines)[1].pattern == pattern, sentence
+    assert read(lines)[1].pattern == pattern
 
 
 def test_pipeline_from_send_and_recv() -> None:
@@ -206,10 +162,6 @@ def pairs_of_pairs(*, calls: bool) -> list[str]:
     return lines
 
 
-# calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5
-# bytes
-
-
 def test_communicators_of_a_part() -> None:
     """Communicators of some ranks are told by the job's ranks, and edges join these, as lines do.
 
@@ -233,13 +185,10 @@ def test_communicators_of_a_part() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("count", "times", "sensitive"),
-    [(25_000, 100, True), (25_000, 99, None), (24_999, 5000, False)],
-)
-def test_sensitivity(count: int, times: int, sensitive: bool | None) -> None:
+def test_sensitivity() -> None:
     """Sensitive is a job of which each GPU makes 100 calls of 100 kB on average, or more."""
-    assert read([call(0, "AllReduce", count)] * times)[1].sensitive is sensitive
+    for count, times, want in ((25_000, 100, True), (25_000, 99, None), (24_999, 5000, False)):
+        assert read([call(0, "AllReduce", count)] * times)[1].sensitive is want
 
 
 def test_mess() -> None:
@@ -262,52 +211,41 @@ def test_mess() -> None:
     assert "1 of 6 calls cannot be read" in found.reasons
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
+def test_no_calls() -> None:
+    """A log without calls and communicators is refused, with what to set."""
+    for lines, message in (
         (["Epoch 1", "Epoch 2"], "run.log: no lines of NCCL"),
         ([said(0, "NET/Socket : Using eth0")], "run.log: no calls in its lines of NCCL"),
-        ([], "run.log: no lines of NCCL"),
-    ],
-)
-def test_no_calls(lines: list[str], message: str) -> None:
-    """A log without calls and communicators is refused, with what to set."""
-    with pytest.raises(UsageError) as caught:
-        read(lines)
-    assert caught.value.message == message
-    assert caught.value.hint is not None
-    assert "NCCL_DEBUG_SUBSYS=INIT,COLL" in caught.value.hint
+    ):
+        with pytest.raises(UsageError) as caught:
+            read(lines)
+        assert caught.value.message == message
+        assert "NCCL_DEBUG_SUBSYS=INIT,COLL" in str(caught.value.hint)
 
 
-@given(
-    st.lists(
-        st.one_of(st.text(), st.binary(), st.sampled_from([call(0, "Send", 9), joined(1)])),
-        max_size=9,
-    ),
-    st.data(),
-)
-def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject) -> None:
+def test_nothing_in_a_log_is_fatal() -> None:
     """Reading any log, cut anywhere, raises nothing but the error that there are no calls."""
-    torn = [line[data.draw(st.integers(0, 60)) :] for line in lines]
-    log = read_nccl_log(torn)
-    try:
-        nccl_lines(nccl_document(communication(log, "run.log")))
-    except UsageError:
-        assert not log.calls
+    for line in (call(0, "Send", 9, root=1), joined(1), f"{call(0, 'AllReduce', 9)}\xff\x00"):
+        for i in range(len(line)):
+            for text in (line[i:], line[:i], line[:i] + line[i + 1 :], line[:i] + line):
+                log = read_nccl_log([text, text.encode()])
+                try:
+                    nccl_lines(nccl_document(communication(log, "run.log")))
+                except UsageError:
+                    assert not log.calls
 
 
 COUNTS = "comm 0x5{0} rank {0} nRanks 8 nNodes 1 localRanks 8 localRank {0} MNNVL 0"
 
 
-def test_counts_do_not_replace_what_is_known_of_the_gpu() -> None:
-    """A line with the number of ranks alone leaves a rank the GPU that an earlier line names."""
+def test_counts_of_2_20() -> None:
+    """The ranks of a communicator are those that any line about it names, with nranks or nRanks.
+
+    A line with the number of ranks alone leaves a rank the GPU that an earlier line names.
+    """
+    counts = said(6, COUNTS.format(6))
+    ((endpoint, member),) = read_nccl_log([counts]).members.items()
+    assert (endpoint[2], member.rank, member.ranks, member.gpu) == ("0x56", 6, 8, ("box 4006", "6"))
     own = said(6, "comm 0x56 rank 6 nranks 8 cudaDev 6 busId 1e000 commId 0xb1 - Init START")
     first = read_nccl_log([own]).members
-    assert read_nccl_log([own, said(6, COUNTS.format(6))]).members == first
-    assert read_nccl_log([said(6, COUNTS.format(6)), own]).members == first
-
-
-def test_counts_of_2_20() -> None:
-    """The ranks of a communicator are those that any line about it names, with nranks or nRanks."""
-    ((endpoint, member),) = read_nccl_log([said(6, COUNTS.format(6))]).members.items()
-    assert (endpoint[2], member.rank, member.ranks, member.gpu) == ("0x56", 6, 8, ("box 4006", "6"))
+    assert read_nccl_log([own, counts]).members == read_nccl_log([counts, own]).members == first

@@ -3,28 +3,27 @@
 import io
 import re
 from datetime import datetime, timedelta, timezone
+from itertools import product
 
 import pytest
 from rich.console import Console
 from values import box, lease, machine, ticket
 
 from gpulaunch.machine.driver import Load
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import this_process
-from gpulaunch.show.gpu_table import gpu_places, gpus_table
+from gpulaunch.show.gpu_table import gpu_places
 from gpulaunch.show.openmetrics import openmetrics_text
-from gpulaunch.show.status import of_user, status_document
+from gpulaunch.show.status import status_document
 from gpulaunch.show.status_table import (
     gpus_cell,
     job_names,
     job_notes,
     jobs_table,
-    short_ids,
     state_of,
     status_table,
     waiting,
 )
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
+from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
 from gpulaunch.show.top_screen import TopScreen
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
@@ -76,22 +75,20 @@ def sample() -> Grid:
     return table
 
 
-@pytest.mark.parametrize(
-    ("width", "columns", "said"),
-    [
-        (200, ["id", "user", "since", "profile", "command"], None),
-        (52, ["id", "user", "since", "profile", "command"], None),
-        (51, ["id", "user", "since", "command"], "no room for: profile"),
-        (40, ["id", "user", "command"], "no room for: profile, since"),
-    ],
-)
-def test_columns_leave_in_their_order(width: int, columns: list[str], said: str | None) -> None:
+def test_columns_leave_in_their_order() -> None:
     """Where there is no room columns leave in the stated order, and a line says which."""
-    lines = printed(sample(), width)
-    assert lines[0].split() == columns
-    assert lines[2].endswith("…") == (width < 200)
-    assert [line for line in lines if line.startswith("no room")] == ([said] if said else [])
-    assert max(map(len, lines)) <= width
+    every = ["id", "user", "since", "profile", "command"]
+    for width, columns, said in (
+        (200, every, []),
+        (52, every, []),
+        (51, ["id", "user", "since", "command"], ["no room for: profile"]),
+        (40, ["id", "user", "command"], ["no room for: profile, since"]),
+    ):
+        lines = printed(sample(), width)
+        assert lines[0].split() == columns
+        assert lines[2].endswith("…") == (width < 200)
+        assert [line for line in lines if line.startswith("no room")] == said
+        assert max(map(len, lines)) <= width
 
 
 def test_text_of_others_is_text() -> None:
@@ -106,16 +103,6 @@ def test_text_of_others_is_text() -> None:
     ]
 
 
-def test_a_pipe_gets_plain_whole_lines() -> None:
-    """In a pipe nothing is cut, no blank ends a line, and the rule is not as long as a command."""
-    stream = io.StringIO()
-    draw(sample(), stream)
-    lines = stream.getvalue().splitlines()
-    assert lines[2].endswith("train train")
-    assert [line for line in lines if line != line.rstrip() or "\x1b" in line] == []
-    assert lines[1] == "─" * 80
-
-
 def test_rows_become_lines_at_last() -> None:
     """Where not even the columns that stay have room, each cell has a line, and none is missing."""
     lines = printed(sample(), 24)
@@ -125,18 +112,6 @@ def test_rows_become_lines_at_last() -> None:
 
 
 # Words
-
-
-def test_short_ids_are_unique() -> None:
-    """Ids are as short as is unique, and no shorter than `free` takes."""
-    assert short_ids(document()) == {
-        "abcd00000001": "abcd",
-        "abce00000002": "abce",
-        "000000000001": "000000000001",
-        "000000000002": "000000000002",
-        "000000000003": "000000000003",
-    }
-    assert short_ids(document(waiting=1))["000000000001"] == "0000"
 
 
 def test_names() -> None:
@@ -158,40 +133,35 @@ def test_names() -> None:
     assert job_names(told)["000000000001"] == "abce (000000000001)"
 
 
-@pytest.mark.parametrize(
-    ("fields", "want"),
-    [
+def test_states() -> None:
+    """The state of a lease is one of few words, what has gone wrong before what it does."""
+    for fields, want in (
         ({}, "running"),
         ({"command": ("reserve", "2h")}, "running"),  # a program of that name
         ({"command": ("reserve", "2h"), "job": lease("x").launcher}, "reserved"),
         ({"watches_use": True, "launcher": this_process()}, "idle"),
-    ],
-)
-def test_states(fields: dict, want: str) -> None:
-    """The state of a lease is one of few words, what has gone wrong before what it does."""
-    (entry,) = status_document(box(), [lease("a", 0, **fields)], (), USERS.__getitem__)["leases"]
-    now = datetime.now(timezone.utc)
-    assert state_of(entry, now) == want
-    entry["stopped"] = True
-    assert state_of(entry, now) == "stopped"
-    entry["left_over_pids"] = [1]
-    assert state_of(entry, now) == "left over"
+    ):
+        entry = status_document(box(), [lease("a", 0, **fields)], (), USERS.__getitem__)["leases"][
+            0
+        ]
+        now = datetime.now(timezone.utc)
+        assert state_of(entry, now) == want
+        entry["stopped"] = True
+        assert state_of(entry, now) == "stopped"
+        entry["left_over_pids"] = [1]
+        assert state_of(entry, now) == "left over"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "fields", "want"),
-    [
-        ((0, 1, 2, 3), {}, "0-3"),
+def test_gpus_in_rank_order() -> None:
+    """GPUs are in rank order, and a shared one has its part with it."""
+    for gpus, fields, want in (
         ((3, 0, 1, 2, 7), {}, "3,0-2,7"),
         ((4, 5), {}, "4,5"),
         ((1,), {"shared": True, "sm_percentage": 100}, "1 (shared)"),
         ((1,), {"shared": True, "sm_percentage": 20, "guest": True}, "1 (20 %, guest)"),
-    ],
-)
-def test_gpus_in_rank_order(gpus: tuple[int, ...], fields: dict, want: str) -> None:
-    """GPUs are in rank order, and a shared one has its part with it."""
-    (entry,) = status_document(box(), [lease("a", *gpus)], (), USERS.__getitem__)["leases"]
-    assert gpus_cell(entry | fields) == want
+    ):
+        (entry,) = status_document(box(), [lease("a", *gpus)], (), USERS.__getitem__)["leases"]
+        assert gpus_cell(entry | fields) == want
 
 
 def test_one_table() -> None:
@@ -215,46 +185,19 @@ def test_one_table() -> None:
     assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
 
 
-def test_unknown_load_is_null() -> None:
-    """Without a driver each quantity is null, and its column and its metric are left out."""
-    described = document(loads=False)
-    keys = ("utilization_percentage", "memory_used_bytes", "power_w", "temperature_c")
-    assert {gpu[key] for gpu in described["gpus"] for key in keys} == {None}
-    heading = printed(gpus_table(described, gpu_places(box()), NOW), 200)[0].split()
-    assert heading == ["GPU", "USER", "TIME", "LEFT", "JOB"]
-    assert re.findall("utilization|power", openmetrics_text(described)) == []
-
-
-def test_one_users_document() -> None:
-    """The document of a user has his leases, with their last end, his tickets, and all GPUs."""
-    bobs = of_user(document(), "bob")
-    assert [one["id"] for one in (*bobs["leases"], *bobs["queue"])] == [
-        "abce00000002",
-        "000000000001",
-        "000000000003",
-    ]
-    assert len(bobs["gpus"]) == 8
-    ends = [one["ends_at"] for one in (*of_user(document(), "alice")["leases"], *bobs["leases"])]
-    assert ends == ["2026-01-02T05:04:05.000Z", None]
-
-
-@pytest.mark.parametrize(
-    ("first_s", "last_s", "want"),
-    [
+def test_predicted_start() -> None:
+    """A predicted start is rounded, not cut, and in one unit."""
+    told = document()
+    for first_s, last_s, want in (
         (301, 1500, "in 5 to 25 min"),
         (5400, 104400, "in 1.5 to 29 h"),
         (40, 40, "in 40 s"),
         (86400, 432000, "in 1 to 5 d"),
         (-5, 30, "within 30 s"),
-    ],
-)
-def test_predicted_start(first_s: float, last_s: float, want: str) -> None:
-    """A predicted start is rounded, not cut, and in one unit."""
-    told = document()
-    ends = [(NOW + timedelta(seconds=end_s)).isoformat() for end_s in (first_s, last_s)]
-    told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), ends, strict=True))
-    assert "STARTS" not in printed(jobs_table(told, told["leases"], NOW), 200)[0]
-    assert want in re.split("  +", printed(jobs_table(told, waiting(told), NOW), 200)[2])
+    ):
+        ends = [(NOW + timedelta(seconds=end_s)).isoformat() for end_s in (first_s, last_s)]
+        told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), ends, strict=True))
+        assert want in re.split("  +", printed(jobs_table(told, waiting(told), NOW), 200)[2])
 
 
 # Places
@@ -262,19 +205,15 @@ def test_predicted_start(first_s: float, last_s: float, want: str) -> None:
 
 def test_places() -> None:
     """GPUs stand by socket; NVLinks are told of where they do not join all."""
-
-    def places(topology: Topology) -> list[tuple[str, tuple[int, ...]]]:
-        return [(place.title, place.gpus) for place in gpu_places(topology)]
-
-    assert places(machine("dgx1-v100")) == [
-        ("NUMA node 0", (0, 1, 2, 3)),
-        ("NUMA node 1", (4, 5, 6, 7)),
-    ]
-    assert places(machine("power8-minsky")) == [
-        ("NUMA node 0, NVLink joins 0-1", (0, 1)),
-        ("NUMA node 1, NVLink joins 2-3", (2, 3)),
-    ]
-    assert places(box(3)) == [("", (0, 1, 2))]
+    for topology, want in (
+        (machine("dgx1-v100"), {"NUMA node 0": (0, 1, 2, 3), "NUMA node 1": (4, 5, 6, 7)}),
+        (
+            machine("power8-minsky"),
+            {"NUMA node 0, NVLink joins 0-1": (0, 1), "NUMA node 1, NVLink joins 2-3": (2, 3)},
+        ),
+        (box(3), {"": (0, 1, 2)}),
+    ):
+        assert {place.title: place.gpus for place in gpu_places(topology)} == want
 
 
 # The screen of top
@@ -288,10 +227,10 @@ def top(waiting: int = 3, selected: str = "") -> TopScreen:
     return shown
 
 
-@pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24), (40, 12), (20, 10)])
-def test_the_screen_is_full_and_no_more(width: int, height: int) -> None:
+def test_the_screen_is_full_and_no_more() -> None:
     """Whatever its size, the screen has exactly its lines, none of which is too long."""
-    for selected in ("", "abcd00000001", "000000000040"):
+    sizes = ((120, 40), (80, 24), (40, 12), (20, 10))
+    for (width, height), selected in product(sizes, ("", "abcd00000001", "000000000040")):
         lines = top(40, selected).lines(NOW, screen(width, height))
         assert len(lines) == height, selected
         assert max(line.cell_len for line in lines) <= width, selected

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.launch.options import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpulaunch"
-FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = [  # from the floor up: a file imports from its own room and from those before it
     "records",
@@ -36,9 +36,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "show",
     "cli",
 ]
-LARGEST_SHARE = 0.2
-"""No room holds more of the package's lines."""
-
 PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
     "_pytest": {"pytest_plugin/forked.py"},
@@ -80,65 +77,70 @@ ALLOWED = {
 IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
 
 
-NAMES = {
-    path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts))
-    for path in FILES
-}
+class Source:
+    """What the rules ask of a file.
+
+    Attributes:
+        place: its path below the package.
+        name: its module's full name.
+        room: the room that it is in, or the name of a face of the package.
+        imports: full names of all modules that it imports, also inside functions.
+        at_the_top: those that it imports at its top.
+        ours: those of `imports` that are ours.
+        classes: the names of its classes.
+        texts: its text constants.
+        is_pure: whether it carries the mark, below its docstring.
+    """
+
+    def __init__(self, path: Path) -> None:
+        text = path.read_text()
+        tree = ast.parse(text)
+        below = path.relative_to(PACKAGE)
+        self.place = str(below)
+        self.name = ".".join(("gpulaunch", *below.with_suffix("").parts))
+        self.room = below.parts[0].removesuffix(".py")
+        self.imports: set[str] = set()
+        self.at_the_top: set[str] = set()
+        self.classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+        self.texts: set[str] = set()
+        self.is_pure = PURE_MARK in text
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                self.imports.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: relative import"
+                self.imports.update(f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self.texts.add(node.value)
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                self.at_the_top.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                self.at_the_top.add(str(node.module))
+        self.ours = {name for name in self.imports if name.split(".")[0] == "gpulaunch"}
+
+    def takes(self, name: str) -> bool:
+        """Return whether it imports this module, or something of it."""
+        return name in self.ours or any(one.startswith(f"{name}.") for one in self.ours)
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """Return a file's syntax tree."""
-    return ast.parse(path.read_text())
-
-
-@cache
-def imports(path: Path) -> frozenset[str]:
-    """Return the full names of all modules that a file imports, also inside functions."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(found)
-
-
-def room(name: str) -> str:
-    """Return the room of one of our modules by its full name; empty for the package itself."""
-    part = name.split(".")[1] if "." in name else ""
-    return part if part in ROOMS else ""
-
-
-def ours(path: Path) -> set[str]:
-    """Return the full names of what a file imports of ours."""
-    return {name for name in imports(path) if name.split(".")[0] == "gpulaunch"}
-
-
-def place(path: Path) -> str:
-    """Return a file's path below the package."""
-    return str(path.relative_to(PACKAGE))
+def files() -> list[Source]:
+    """Return the package's files."""
+    return [Source(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def test_imports_run_downward_only() -> None:
-    """A file imports from its own room and from rooms below it in ROOMS."""
-    upward = {}
-    for path in FILES:
-        own = place(path).partition("/")[0].removesuffix(".py")
-        if own not in (
-            "__init__",
-            "__main__",
-        ):
-            above = ROOMS[ROOMS.index(own) + 1 :]
-            upward[place(path)] = {name for name in ours(path) if room(name) in above}
-    assert {path: names for path, names in upward.items() if names} == {}
+    """A file imports from its own room and from rooms below it in ROOMS.
 
-
-def test_every_file_is_in_a_room() -> None:
-    """Beside the rooms there are the two faces of the package, and nothing else."""
-    found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
-    assert found == {*ROOMS, "__init__", "__main__"}
+    Beside the rooms there are the two faces of the package, and nothing else.
+    """
+    assert {file.room for file in files()} == {*ROOMS, "__init__", "__main__"}
+    for file in files():
+        if file.room in ROOMS:
+            above = ROOMS[ROOMS.index(file.room) + 1 :]
+            upward = [name for name in file.ours if "." in name and name.split(".")[1] in above]
+            assert upward == [], file.place
 
 
 def test_architecture_names_the_rooms_and_what_is_there() -> None:
@@ -152,28 +154,11 @@ def test_architecture_names_the_rooms_and_what_is_there() -> None:
     ] == []
 
 
-def test_no_room_is_a_drawer() -> None:
-    """No room holds more than a fifth of the package."""
-    lines: dict[str, int] = {}
-    for path in FILES:
-        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        lines[own] = lines.get(own, 0) + path.read_text().count("\n")
-    total = sum(lines.values())
-    assert {name: count for name, count in lines.items() if count > LARGEST_SHARE * total} == {}
-
-
 def test_no_circles() -> None:
     """No two modules import each other, not even by way of others."""
-    known = set(NAMES.values())
     graph = {}
-    for path, name in NAMES.items():
-        targets = imports(path)
-        graph[name] = {
-            other
-            for other in known
-            for target in targets
-            if target == other or target.startswith(other + ".")
-        }
+    for file in files():
+        graph[file.name] = {other.name for other in files() if file.takes(other.name)}
     finished: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
@@ -190,77 +175,50 @@ def test_no_circles() -> None:
 def test_each_package_has_one_door() -> None:
     """Each third-party package, and some of the standard library, is imported by one file."""
     users: dict[str, set[str]] = {}
-    for path in FILES:
-        for name in imports(path):
-            users.setdefault(name.partition(".")[0], set()).add(place(path))
+    for file in files():
+        for name in file.imports:
+            users.setdefault(name.partition(".")[0], set()).add(file.place)
     other = sys.stdlib_module_names - {"argparse", "ctypes", "tomllib"} | {"gpulaunch"}
     assert {name: files for name, files in users.items() if name not in other} == DOORS
 
 
-@cache
-def is_pure(path: Path) -> bool:
-    """Return whether a file carries the mark, below its docstring."""
-    return PURE_MARK in path.read_text()
-
-
 def test_deciding_is_pure() -> None:
-    """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
-    for path in filter(is_pure, FILES):
-        allowed = ALLOWED.get(place(path), set())
-        used = {name.partition(".")[0] for name in imports(path)}
-        assert used & IMPURE - allowed == set(), path
-        wanted = ours(path)
-        for file, name in NAMES.items():
-            if name in wanted or any(one.startswith(name + ".") for one in wanted):
-                assert is_pure(file) or file.name in ("errors.py", "__init__.py"), (path, name)
+    """A marked file and what it imports use no I/O, clock, environment or unseeded randomness.
 
-
-def test_decide_is_marked() -> None:
-    """Every file of the room that decides carries the mark, but for its __init__.py."""
-    deciding = [path for path in FILES if place(path).startswith("decide/")]
-    assert {path.name for path in deciding if not is_pure(path)} == {"__init__.py"}
+    Every file of the room that decides carries the mark, but for its __init__.py.
+    """
+    for file in files():
+        if file.is_pure:
+            used = {name.partition(".")[0] for name in file.imports}
+            assert used & IMPURE - ALLOWED.get(file.place, set()) == set(), file.place
+            impure = [other for other in files() if file.takes(other.name) and not other.is_pure]
+            assert {Path(other.place).name for other in impure} <= {"errors.py", "__init__.py"}
+        elif file.room == "decide":
+            assert Path(file.place).name == "__init__.py"
 
 
 def test_no_class_name_stands_twice() -> None:
     """A class name means one thing in the whole package."""
-    places: dict[str, list[str]] = {}
-    for path in FILES:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(place(path))
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+    names = [name for file in files() for name in file.classes]
+    assert [name for name in names if names.count(name) > 1] == []
 
 
 def test_policies_are_known_by_one_file() -> None:
     """Only policies.py has the name of a policy as a value."""
     names = {shown for name in POLICIES for shown in (name, name.replace("_", "-"))}
-    found = set()
-    for path in FILES:
-        if path.name == "policies.py":
-            continue
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Constant) and node.value in names:
-                found.add((place(path), node.value))
-    assert found == set()
+    assert {Path(file.place).name for file in files() if file.texts & names} == {"policies.py"}
 
 
 def test_launch_imports_what_costs_late() -> None:
     """The files of the launch path import rich, argparse and NVML inside functions, if at all."""
-    doors = {file for files in DOORS.values() for file in files}
-    drawing = {path for path in FILES if "show" in path.parts}
+    doors = {place for places in DOORS.values() for place in places}
     costly = {"rich", "argparse", "pynvml", "gpulaunch.show.terminal"}
-    costly |= {_module(path) for path in drawing if _imported(path) & costly}
-    for path in FILES:
-        if path not in drawing and place(path) not in doors:
-            assert _imported(path) & costly == set(), path
+    costly |= {file.name for file in files() if file.room == "show" and file.at_the_top & costly}
+    for file in files():
+        if file.room != "show" and file.place not in doors:
+            assert file.at_the_top & costly == set(), file.place
 
 
-def _module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-
-def _imported(path: Path) -> set[str | None]:
-    """Return the modules that a file imports at its top."""
-    body = parsed(path).body
-    top = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-    return top | {node.module for node in body if isinstance(node, ast.ImportFrom)}
+def test_settings_are_few() -> None:
+    """A setting that users would not miss is a constant with a reason."""
+    assert len(SETTINGS) <= 45
