@@ -11,6 +11,7 @@ from values import machine as load
 from gpulaunch.decide.placement import effective
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.files.toml import tomllib
+from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.link import PathType, Wire, pcie_bandwidth
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
@@ -128,6 +129,7 @@ SUMS = {
     "a GPU of unknown age counts as too old": (H100 | {"compute_capability": None}, 10),
     "so does a capability that is no number": (H100 | {"compute_capability": "new"}, 10),
     "a newer one than is known counts as Blackwell": (card(5, "13.1", 5), 6),
+    "MIG instances have none": (H100 | {"mig": Mig(7, "GPU-7", 0, "3g.40gb")}, 10),
 }
 
 
