@@ -129,7 +129,6 @@ SUMS = {
     "a GPU of unknown age counts as too old": (H100 | {"compute_capability": None}, 10),
     "so does a capability that is no number": (H100 | {"compute_capability": "new"}, 10),
     "a newer one than is known counts as Blackwell": (card(5, "13.1", 5), 6),
-    "MIG instances have none": (H100 | {"mig": Mig(7, "GPU-7", 0, "3g.40gb")}, 10),
 }
 
 
@@ -140,6 +139,15 @@ def test_sum_in_the_switch_pays_from(facts: Mapping[str, object], first: int) ->
     ring = cut_bandwidth(fabric, range(2))
     gains = [n for n in range(2, 10) if cut_bandwidth(fabric, range(n)) > ring * 1.001]
     assert gains == list(range(first, 10))
+
+
+def test_one_instance_makes_it_a_ring() -> None:
+    """The switch computes the sum for all GPUs of a set or for none."""
+    gpus = cards(8, nvswitch_links=18, **H100)
+    gpus[7] = replace(gpus[7], mig=Mig(7, "GPU-7", 0, "3g.40gb"))
+    fabric = Fabric(wired_up(gpus, lambda *_: Wire("SYS")))
+    found = [effective.nvls_bandwidth(fabric, range(count)) > 0 for count in (7, 8)]
+    assert found == [True, False]
 
 
 PATHS = {
