@@ -1,20 +1,28 @@
 """Communication patterns: built-in shapes against second constructions; graphs from outside."""
 
+import importlib
 import sys
 from itertools import combinations, product
-from math import prod
+from math import nan, prod
 from pathlib import Path
+from types import ModuleType
 
-import networkx as nx
-import numpy as np
 import pytest
-from values import cases
+from values import cases, complaint
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Pattern, dimensions, graph_pattern
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, MOST_BYTES, load_pattern
 
 Pair = tuple[int, int]
+FILES = tomllib.loads(Path(__file__).with_name("pattern_files.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def nx() -> ModuleType:
+    """Import networkx late: each fork of this process copies what it holds."""
+    return importlib.import_module("networkx")
 
 
 def pairs(name: str, ranks: int) -> list[Pair]:
@@ -56,7 +64,7 @@ def test_shapes(name: str, ranks: int, drawn: str) -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_edges_of_shapes(name: str) -> None:
+def test_edges_of_shapes(nx: ModuleType, name: str) -> None:
     """Edges are sorted, lower rank first, unique, of weight 1, connect all; one rank has none."""
     assert PATTERNS[name].edges(1) == ()
     for ranks in range(2, 40):
@@ -103,7 +111,7 @@ def test_collectives() -> None:
 # Graphs from networkx
 
 
-def test_graph_of_every_kind() -> None:
+def test_graph_of_every_kind(nx: ModuleType) -> None:
     """Weights of directed and parallel edges add up; a missing one is 1; text nodes are ranks."""
     simple = nx.Graph([(2, 0, {"weight": 3}), (1, 2)])
     directed = nx.DiGraph([("0", "2", {"weight": 2}), ("2", "0"), ("1", "2", {"weight": 1})])
@@ -119,48 +127,45 @@ def test_graph_of_every_kind() -> None:
     assert want.edges(3) == ((0, 2, 3.0), (1, 2, 1.0))
 
 
-def test_graph_of_numpy() -> None:
+def test_graph_of_numpy(nx: ModuleType) -> None:
     """Nodes and weights may be numbers of numpy; the pattern's are Python's own."""
+    np = importlib.import_module("numpy")
     graph = nx.Graph()
     graph.add_edge(np.int64(0), np.int32(1), weight=np.float32(0.5))
     edges = graph_pattern(graph, "mine").edges(2)
     assert (edges, [type(value) for value in edges[0]]) == (((0, 1, 0.5),), [int, int, float])
 
 
-def with_weight(weight: object) -> nx.Graph:
-    """Return a graph of two ranks with an edge of this weight."""
-    return nx.Graph([(0, 1, {"weight": weight})])
-
-
 WRONG_GRAPHS = [
-    (nx.empty_graph(3), "no edge: a pattern has at least two ranks that talk"),
-    (nx.Graph([("a", 1)]), "node 'a': it must be a rank: 0, 1, 2 ..."),
-    (nx.Graph([("a\n" * 50, 0)]), "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
-    (nx.Graph([("1", 1), (1, 0)]), "two of its nodes are the same rank"),
+    ([], "no edge: a pattern has at least two ranks that talk"),
+    ([("a", 1)], "node 'a': it must be a rank: 0, 1, 2 ..."),
+    ([("a\n" * 50, 0)], "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
+    ([("1", 1), (1, 0)], "two of its nodes are the same rank"),
     (
-        nx.Graph([(0, 5)]),
+        [(0, 5)],
         "rank 1 and 3 more are missing: ranks are 0, 1, 2 ... up to the largest, here 5",
     ),
-    (nx.Graph([(0, 0), (0, 1)]), "edge 0-0: it joins a rank to itself"),
-    (nx.Graph([(0, MAX_RANKS)]), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
-    (with_weight(0), "edge 0-1: weight: 0 is not within 1e-09 to 1e+18"),
-    (with_weight("2"), "edge 0-1: weight: '2' is not a number"),
-    (with_weight(10**5000), "a weight has more digits than can be read"),
-    (nx.Graph([(0, 1), (2, 3)]), "ranks 0 and 2 are not joined, not even over other ranks"),
+    ([(0, 0), (0, 1)], "edge 0-0: it joins a rank to itself"),
+    ([(0, MAX_RANKS)], "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
+    ([(0, 1, {"weight": 0})], "edge 0-1: weight: 0 is not within 1e-09 to 1e+18"),
+    ([(0, 1, {"weight": nan})], "edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
+    ([(0, 1, {"weight": "2"})], "edge 0-1: weight: '2' is not a number"),
+    ([(0, 1, {"weight": 10**5000})], "a weight has more digits than can be read"),
+    ([(0, 1), (2, 3)], "ranks 0 and 2 are not joined, not even over other ranks"),
 ]
 
 
-@pytest.mark.parametrize(("graph", "want"), WRONG_GRAPHS, ids=[row[1][:40] for row in WRONG_GRAPHS])
-def test_wrong_graphs(graph: nx.Graph, want: str) -> None:
+@pytest.mark.parametrize(("edges", "want"), WRONG_GRAPHS, ids=[row[1][:40] for row in WRONG_GRAPHS])
+def test_wrong_graphs(nx: ModuleType, edges: list[tuple], want: str) -> None:
     """What is no pattern is refused in one line that begins with its name."""
     if "digits" in want and not hasattr(sys, "get_int_max_str_digits"):
         pytest.skip("Python before 3.10.7 writes numbers of any length")
     with pytest.raises(UsageError) as caught:
-        graph_pattern(graph, "mine")
+        graph_pattern(nx.Graph(edges), "mine")
     assert caught.value.message == f"pattern mine: {want}"
 
 
-def test_graph_has_its_own_size() -> None:
+def test_graph_has_its_own_size(nx: ModuleType) -> None:
     """A graph is no pattern for another number of ranks; the hint names the option for its own."""
     with pytest.raises(UsageError) as caught:
         graph_pattern(nx.path_graph(3), "my\njob").edges(2)
@@ -189,16 +194,7 @@ def test_names_of_edge_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert str(caught.value.hint).endswith("or give ./job")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0 1 2.5\n1 2",
-        "# a comment\n\n  0\t1  2.5  # another\n\t\n1 2 1\n#\n",
-        "\ufeff0,1,2.5\r\n1, 2,1\r\n",
-        "0 1 1.5\n1 0 1\n1 2 5e-1\n2 1 .5",
-        "00 01 2.5\n1 2 1.0",
-    ],
-)
+@pytest.mark.parametrize("text", FILES["same"])
 def test_edge_lists(text: str, tmp_path: Path) -> None:
     """Blanks, tabs, commas, comments, directions and line ends do not change the graph."""
     path = tmp_path / "job.edges"
@@ -206,20 +202,8 @@ def test_edge_lists(text: str, tmp_path: Path) -> None:
     assert load_pattern(str(path)).given == ((0, 1, 2.5), (1, 2, 1.0))
 
 
-NO_EDGE = "is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
-NO_RANK = "is no rank: ranks are 0, 1, 2 ..."
-WRONG_LISTS = [
-    ("0 1\n2\n", f":2: '2' {NO_EDGE}"),
-    ("source,target,weight\n0,1,2\n", f":1: 'source' {NO_RANK}"),
-    ("0 \x1b[31m\n", f":1: '\\x1b[31m' {NO_RANK}"),
-    ("1 2\n\n1 0 -2\n", ":3: edge 0-1: weight: -2.0 is not within 1e-09 to 1e+18"),
-    ("0 1\n\n1 0\n0 1 5\n", ":4: edge 0 1 stands in line 1 already"),
-    ("1 2\n2 3\n", ": rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 3"),
-]
-
-
 @pytest.mark.parametrize("file", ["job.graphml", "job"])
-def test_graphml(file: str, tmp_path: Path) -> None:
+def test_graphml(nx: ModuleType, file: str, tmp_path: Path) -> None:
     """GraphML is known by its ending or first character, and gives the pattern of its graph."""
     graph = nx.MultiDiGraph()
     graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
@@ -236,49 +220,29 @@ def graphml(body: str) -> str:
     return f'{head}{key}\n<graph edgedefault="undirected">{body}</graph></graphml>'
 
 
-def edge(ends: str, weight: str) -> str:
-    """Return one edge of GraphML."""
-    return f'<edge {ends}><data key="w">{weight}</data></edge>'
-
-
 def test_graphml_default_weight(tmp_path: Path) -> None:
     """An edge without a weight has the default that the document states."""
     path = tmp_path / "job.graphml"
-    heavy = edge('source="1" target="2"', "3")
+    heavy = '<edge source="1" target="2"><data key="w">3</data></edge>'
     path.write_text(graphml(f'<edge source="0" target="1"/>{heavy}'))
     assert load_pattern(str(path)).given == ((0, 1, 7.0), (1, 2, 3.0))
 
 
-UNREADABLE = ": no GraphML that networkx can read"
-NO_FLOAT = "could not convert string to float"
-WRONG_GRAPHML = [
-    ("0 1\n", ":1: no XML that can be read: syntax error"),
-    ("<html></html>", f"{UNREADABLE}: file not successfully read as graphml"),
-    (graphml(edge('source="0" target="1"', "x" * 500)), f"{UNREADABLE}: {NO_FLOAT}: '{'x' * 64}"),
-]
-
-
-WRONG_FILES = {
-    **{f"job{number}.edges": row for number, row in enumerate(WRONG_LISTS)},
-    **{f"job{number}.graphml": row for number, row in enumerate(WRONG_GRAPHML)},
-    "binary.edges": (b"0 1\n\xff", ":2: byte 0xff is not UTF-8"),
-    "large.edges": (MOST_BYTES + 1, ": larger than 4 MiB"),
-    "none.edges": (None, ": no such file or directory"),
-    ".": (None, ": is a directory"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_FILES)
-def test_wrong_files(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "text", "want"), FILES["wrong"])
+def test_wrong_files(name: str, text: str, want: str, tmp_path: Path) -> None:
     """A wrong file is refused in one line, with its path and the faulty line, if it is one."""
-    content, want = WRONG_FILES[name]
-    if isinstance(content, int):
-        content = b" " * content
-    if content is not None:
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UsageError) as caught:
-        load_pattern(f"{tmp_path}/{name}")
-    assert caught.value.message == f"{tmp_path}/{name}{want}"
+    if text:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert complaint(load_pattern, f"{tmp_path}/{name}") == want
+
+
+def test_files_that_are_not_read(tmp_path: Path) -> None:
+    """So is a file that is no text, or a large one."""
+    path = tmp_path / "job.edges"
+    path.write_bytes(b"0 1\n\xff")
+    assert complaint(load_pattern, str(path)) == "2: byte 0xff is not UTF-8"
+    path.write_bytes(b" " * (MOST_BYTES + 1))
+    assert complaint(load_pattern, str(path)) == " larger than 4 MiB"
 
 
 def test_hostile_graphml(tmp_path: Path) -> None:
