@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations
 
-from test_policies import MICRO, Machine
+from test_policies import MICRO, Machine, reached
 from values import cases, lease, request
 from values import machine as load
 
@@ -227,21 +227,16 @@ def satisfies(
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
     sockets = [(gpu.node, gpu.numa_node) for gpu in chosen]
     nodes = [gpu.node for gpu in chosen]
-    moved = dict.fromkeys(sockets, 0.0)
+    moved = {socket: sockets.count(socket) * wishes.host_gb_per_s for socket in sockets}
     for gpu in machine.gpus:
         if (gpu.node, gpu.numa_node) in moved:
-            moved[gpu.node, gpu.numa_node] += sum(
-                one.host_gb_per_s for one in leases if gpu.uuid in one.uuids
-            )
-    for socket in sockets:
-        moved[socket] += wishes.host_gb_per_s
+            theirs = [one.host_gb_per_s for one in leases if gpu.uuid in one.uuids]
+            moved[gpu.node, gpu.numa_node] += sum(theirs)
     linked = {frozenset((link.a, link.b)) for link in machine.links if link.nvlink_count}
-    reached = {gpus[0]}
-    for _ in gpus:
-        reached |= {b for a, b in product(reached, gpus) if frozenset((a, b)) in linked}
+    together = reached(gpus[0], gpus, lambda a, b: frozenset((a, b)) in linked)
     return (
         (wishes.required is None or wishes.required.uuids <= {gpu.uuid for gpu in chosen})
-        and (not wishes.nvlink or len(reached) == len(gpus))
+        and (not wishes.nvlink or together == set(gpus))
         and (not wishes.one_numa_node or len(set(sockets)) == 1)
         and (not wishes.single_node or len(set(nodes)) == 1)
         and (not wishes.one_per_node or len(set(nodes)) == len(nodes))
@@ -262,24 +257,18 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
         gpus = rng.sample(free, min(len(free), rng.randint(1, 3)))
         free = [gpu for gpu in free if gpu not in gpus]
         leases.append(held(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
-    required = [str(rng.choice(machine.gpus).index)]
+    required = admit_only(machine, [str(rng.choice(machine.gpus).index)], "--require")
     wishes = {
-        "required": admit_only(machine, required, f"--require {required[0]}")
-        if rng.random() < 0.3
-        else None,
+        "required": rng.choice((required, None, None)),
         "nvlink": rng.random() < 0.3,
         "least_gb_per_s": rng.choice([0.0, 0.0, 9.0, 20.0, 36.0, 40.0]),
         "one_numa_node": rng.random() < 0.3,
         "host_gb_per_s": rng.choice([0.0, 30.0, 60.0]) if machine in (MINSKY, CLUSTER) else 0.0,
     }
-    together = rng.choice([None, None, "single_node", "one_per_node"])
-    if together:
+    if together := rng.choice([None, None, "single_node", "one_per_node"]):
         wishes[together] = True
-    request = replace(
-        asking(count, **wishes),
-        policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"]),
-    )
-    return request, machine, leases
+    policy = rng.choice(["preserve", "baseline", "best_fit", "topo_aware"])
+    return replace(asking(count, **wishes), policy=policy), machine, leases
 
 
 def sets_that_would_do(
