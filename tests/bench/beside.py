@@ -1,6 +1,6 @@
 """Launches, leases and hand-overs, beside flock(1) in one run.
 
-Run: python tests/bench/beside.py [--rows ROW,...] [--quick]
+Run: python tests/bench/beside.py [--rows ROW,...]
 
 Launches by one or by eight processes at a time want one GPU of eight; flock has one lock for all.
 Leases through the Python API stand beside flock(2) in Python. Waiters want the whole machine, or
@@ -98,15 +98,15 @@ def per_second(pair: Callable[[], object], processes: int, seconds: float) -> fl
     return sum(counts) / seconds
 
 
-def launch_rates(contenders: list[Contender], quick: bool) -> Rows:
+def launch_rates(contenders: list[Contender]) -> Rows:
     """Yield launches per second."""
     for processes in (1, 8):
         pairs = [partial(run, [*contender.one_of_many, "true"]) for contender in contenders]
-        rates = [per_second(pair, processes, 1.0 if quick else 5.0) for pair in pairs]
+        rates = [per_second(pair, processes, 5.0) for pair in pairs]
         yield f"launches/s, {processes} at a time", [f"{rate:.1f}" for rate in rates]
 
 
-def api_rates(_: list[Contender], quick: bool) -> Rows:
+def api_rates(_: list[Contender]) -> Rows:
     """Yield pairs per second of taking and giving back."""
 
     def allocate() -> None:
@@ -119,7 +119,7 @@ def api_rates(_: list[Contender], quick: bool) -> Rows:
         os.close(fd)
 
     for processes in (1, 8):
-        rates = [per_second(pair, processes, 1.0 if quick else 5.0) for pair in (allocate, flock)]
+        rates = [per_second(pair, processes, 5.0) for pair in (allocate, flock)]
         yield f"API: pairs/s, {processes} at a time", [f"{rate:.0f}" for rate in rates]
 
 
@@ -145,9 +145,9 @@ def hand_overs_of(contender: Contender, waiters: int) -> list[float]:
         return [(end - begin) / 1e6 for begin, end in pairwise(times)]
 
 
-def hand_overs(contenders: list[Contender], quick: bool) -> Rows:
+def hand_overs(contenders: list[Contender]) -> Rows:
     """Yield how long hand-overs take."""
-    for waiters in (1, 8) if quick else (1, 64, 500):
+    for waiters in (1, 64, 500):
         cells = []
         for contender in contenders:
             runs = [hand_overs_of(contender, waiters) for _ in range(-(-20 // waiters))]
@@ -163,7 +163,6 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(ROWS), metavar="ROW,...")
-    parser.add_argument("--quick", action="store_true", help="a minute, for a rough idea")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         os.environ["GPULAUNCH_STATE_DIR"] = home
@@ -172,7 +171,7 @@ def main() -> None:
         contenders = contenders_in(Path(home))
         print(f"| load {os.getloadavg()[0]:.1f} | gpulaunch | flock |\n|---|---|---|")
         for name in options.rows.split(","):
-            for title, cells in ROWS[name](contenders, options.quick):
+            for title, cells in ROWS[name](contenders):
                 print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 

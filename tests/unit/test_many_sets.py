@@ -65,7 +65,7 @@ NEEDS = {
 @cases(NEEDS, "needs", "holds")
 def test_needs_hold(needs: Needs, holds: Callable[[set[int]], bool]) -> None:
     """Eight of 40 GPUs are 76,904,685 sets; the one that is found has what is needed."""
-    for policy in ("preserve", "baseline"):
+    for policy in ("preserve", "greedy", "best_fit"):
         placement = placed(machine(40, 1), 8, policy, needs)
         assert placement is not None
         assert len(set(placement.gpus)) == 8

@@ -1,25 +1,27 @@
 """The simulator: events, queue and machines, held against decide() asked anew at every event."""
 
+from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from mixes import MIXES, loaded_mix
-from simulating import checked, generated, job, jobs_of, log
 from values import cases, machine
 
+import gpulaunch
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.request import Request, Sharing, UtilityTerms
+from gpulaunch.decide.request import Constraint, Request, Sharing, UtilityTerms
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import capacity_by
-from gpulaunch.simulate.event_loop import Rules
+from gpulaunch.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.simulate.generate import poisson_batches
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
@@ -27,6 +29,59 @@ from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")
 BASELINE = Rules("baseline", "cut")
+
+
+def job(
+    number: int,
+    gpus: int,
+    arrival_s: float,
+    duration_s: float,
+    *,
+    sensitive: bool = False,
+    only: tuple[str, ...] = (),
+    **more,
+) -> SimulatedJob:
+    """Make a job; an insensitive one has no pattern, so its GPUs stand in ascending order."""
+    pattern = PATTERNS["ring" if sensitive else "none"]
+    constraints = (Constraint("--only", frozenset(only)),) if only else ()
+    request = Request(gpus, pattern, sensitive and gpus > 1, "preserve", "cut", constraints)
+    return SimulatedJob(number, f"job{number}", request, arrival_s, duration_s, **more)
+
+
+@cache
+def generated(seed: int, count: int) -> tuple[SimulatedJob, ...]:
+    """Make jobs by topo-aware-sc17's generator for a Minsky, with profiles and utilities."""
+    trace = gpulaunch.generate_trace("poisson", seed, count)
+    return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
+
+
+def checked(topology: Topology, jobs: Sequence[SimulatedJob], rules: Rules) -> list[Stay]:
+    """Simulate; check that all jobs have run, once, and that none held a GPU of another."""
+    stays = simulate(topology, jobs, rules)
+    assert sorted(stay.job.id for stay in stays) == list(range(len(jobs)))
+    starts = [stay.started_s for stay in stays]
+    assert starts == sorted(starts)
+    assert all(stay.job.arrival_s <= stay.started_s <= stay.ended_s for stay in stays)
+    by_gpu: dict[tuple[int, int], list[Stay]] = {}
+    for stay in stays:
+        assert len(set(stay.gpus)) == len(stay.gpus)
+        for gpu in stay.gpus:
+            by_gpu.setdefault((stay.machine, gpu), []).append(stay)
+    for own in by_gpu.values():
+        all_end_s = alone_end_s = 0.0
+        for stay in own:
+            shares = stay.job.request.sharing is not None
+            free_s = alone_end_s if shares else all_end_s
+            assert stay.started_s >= free_s, "a GPU is held twice"
+            all_end_s = max(all_end_s, stay.ended_s)
+            if not shares:
+                alone_end_s = stay.ended_s
+    return stays
+
+
+def log(stays: Iterable[Stay]) -> list[tuple[int, tuple[int, ...], float, float]]:
+    """Return id, GPUs, start and end of each job, in the order of starts."""
+    return [(stay.job.id, stay.gpus, stay.started_s, stay.ended_s) for stay in stays]
 
 
 # ----------------------------------------------------------------------------------- time and queue
@@ -75,8 +130,11 @@ def test_tick() -> None:
 @pytest.mark.parametrize("queue", ["fifo", "backfill", "first_fit"])
 def test_it_decides_as_the_launcher_would(policy: str, queue: str) -> None:
     """Each start is what decide() grants, asked anew for each waiting job at each event."""
-    jobs = jobs_of(loaded_mix(0, 20, 8, 0.9, MIXES["uniform 1-5"]))
-    jobs = [limited(1.5 * one.duration_s, one) if one.id % 3 else one for one in jobs]
+    jobs = []
+    for number, row in enumerate(loaded_mix(0, 20, 8, 0.9, MIXES["uniform 1-5"])):
+        sensitive = row["bandwidth_sensitive"]
+        one = job(number, row["gpus"], row["arrival_s"], row["duration_s"], sensitive=sensitive)
+        jobs.append(limited(1.5 * one.duration_s, one) if number % 3 else one)
     rules = Rules(policy, "cut", queue=queue)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
@@ -225,7 +283,6 @@ def test_of_machines_that_are_alike_the_first_is_taken() -> None:
 
 
 # ---------------------------------------------------------------------------------------- run times
-
 
 SLOWER = {
     "a double NVLink: 40 GB/s by the cut model": ((0, 3), {}, 100),
