@@ -489,6 +489,8 @@ def test_policy_finds_what_trying_everything_finds(seed: int) -> None:
             case = random_case(rng, machine, policy)
             every = [wanted(ranked) for ranked in case.ranked()]
             assert shown(place(case.problem(), policy)) == (every[0] if every else None), case
+            if case.needs == Needs(required=case.needs.required, within=case.needs.within):
+                assert case.problem().candidates == len(every), case
             listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
             assert [candidate for candidate in every if candidate in listed] == listed, case
             before = set()
