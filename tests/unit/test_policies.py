@@ -479,8 +479,8 @@ def wanted(ranked: Ranked) -> tuple[Any, ...]:
 def test_policy_finds_what_trying_everything_finds(seed: int) -> None:
     """Each policy takes the set and mapping that its scores put first, or none if needs fail.
 
-    Its ranking is in order of scores; what that leaves out scores as one before it. What was asked
-    before, by the same policy or another, does not matter, nor does the order of GPUs.
+    Its ranking is in order of scores; what that leaves out is counted, and scores as one before it.
+    What was asked before, by the same policy or another, does not matter, nor the order of GPUs.
     """
     rng = random.Random(seed)
     for _ in range(8):
