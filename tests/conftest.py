@@ -81,11 +81,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+LARGE = ("__main__", "docker_sdk", "lease_of_container", "run_container", "mcp_tools")
+"""Modules that forks rather import than copy: they bring the SDK of docker, or MCP's."""
+
+
 @functools.cache
 def _import_all() -> None:
     """Import what launches import late, once for all forks."""
     for module in pkgutil.walk_packages(gpulaunch.__path__, "gpulaunch."):
-        if module.name.rpartition(".")[2] not in ("__main__", "docker_sdk", "mcp_tools"):
+        if module.name.rpartition(".")[2] not in LARGE:
             with suppress(ImportError):
                 importlib.import_module(module.name)
     gc.collect()

@@ -1,6 +1,6 @@
 """Launches, leases and hand-overs, beside flock(1) in one run.
 
-Run: python tests/bench/beside.py [--rows ROW,...] [--quick]
+Run: python tests/bench/beside.py [--rows ROW,...]
 
 Launches by one or by eight processes at a time want one GPU of eight; flock has one lock for all.
 Leases through the Python API stand beside flock(2) in Python. Waiters want the whole machine, or
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import gpulaunch
 
@@ -34,44 +35,38 @@ BATCH = 16
 Rows = Iterator[tuple[str, list[str]]]
 
 
-class Gpulaunch:
-    """gpulaunch on a described machine, with its table in a directory."""
+class Contender(NamedTuple):
+    """What is compared.
 
-    def __init__(self, home: Path) -> None:
-        self._state = home
-        self._launch = [GPULAUNCH, "--topology", MACHINE, "--wait", "-q"]
+    Attributes:
+        one_of_many: how a launch begins that runs beside others.
+        alone: how one does that has all, and waits for it.
+        queued: returns how many wait.
+    """
 
-    def one_of_many(self, *command: str) -> list[str]:
-        """Return a launch that runs beside others."""
-        return [*self._launch, "-n", "1", "--", *command]
-
-    def alone(self, *command: str) -> list[str]:
-        """Return a launch that has all, and waits for it."""
-        return [*self._launch, "-n", "all", "--", *command]
-
-    def queued(self) -> int:
-        """Return how many wait."""
-        return sum(name.startswith("gpulaunch.ticket.") for name in os.listdir(self._state))
+    one_of_many: list[str]
+    alone: list[str]
+    queued: Callable[[], int]
 
 
-class Flock:
-    """flock(1) on a file, with the methods of Gpulaunch."""
+def contenders_in(home: Path) -> list[Contender]:
+    """Return gpulaunch on a described machine, and flock(1) on a file."""
+    launch = [GPULAUNCH, "--topology", MACHINE, "--wait", "-q", "-n"]
+    lock = home / "lock"
+    lock.touch()
+    flock = ["flock", str(lock)]
 
-    def __init__(self, home: Path) -> None:
-        self._file = home / "lock"
-        self._file.touch()
+    def tickets() -> int:
+        return sum(name.startswith("gpulaunch.ticket.") for name in os.listdir(home))
 
-    def one_of_many(self, *command: str) -> list[str]:
-        return ["flock", str(self._file), *command]
+    def waiting() -> int:
+        lines = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+        return sum(f":{lock.stat().st_ino} " in line for line in lines)
 
-    alone = one_of_many
-
-    def queued(self) -> int:
-        waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
-        return sum(f":{self._file.stat().st_ino} " in line for line in waiting)
-
-
-Contender = Gpulaunch | Flock
+    return [
+        Contender([*launch, "1", "--"], [*launch, "all", "--"], tickets),
+        Contender(flock, flock, waiting),
+    ]
 
 
 def run(command: list[str]) -> None:
@@ -103,15 +98,15 @@ def per_second(pair: Callable[[], object], processes: int, seconds: float) -> fl
     return sum(counts) / seconds
 
 
-def launch_rates(contenders: list[Contender], quick: bool) -> Rows:
+def launch_rates(contenders: list[Contender]) -> Rows:
     """Yield launches per second."""
     for processes in (1, 8):
-        pairs = [partial(run, contender.one_of_many("true")) for contender in contenders]
-        rates = [per_second(pair, processes, 1.0 if quick else 5.0) for pair in pairs]
+        pairs = [partial(run, [*contender.one_of_many, "true"]) for contender in contenders]
+        rates = [per_second(pair, processes, 5.0) for pair in pairs]
         yield f"launches/s, {processes} at a time", [f"{rate:.1f}" for rate in rates]
 
 
-def api_rates(_: list[Contender], quick: bool) -> Rows:
+def api_rates(_: list[Contender]) -> Rows:
     """Yield pairs per second of taking and giving back."""
 
     def allocate() -> None:
@@ -124,7 +119,7 @@ def api_rates(_: list[Contender], quick: bool) -> Rows:
         os.close(fd)
 
     for processes in (1, 8):
-        rates = [per_second(pair, processes, 1.0 if quick else 5.0) for pair in (allocate, flock)]
+        rates = [per_second(pair, processes, 5.0) for pair in (allocate, flock)]
         yield f"API: pairs/s, {processes} at a time", [f"{rate:.0f}" for rate in rates]
 
 
@@ -133,11 +128,11 @@ def hand_overs_of(contender: Contender, waiters: int) -> list[float]:
     with tempfile.TemporaryDirectory() as directory, tempfile.NamedTemporaryFile("ab") as log:
         gate = Path(directory, "gate")
         os.mkfifo(gate)
-        script = ("sh", "-c", f"read line <{gate}; exec date +%s%N")
-        jobs = [subprocess.Popen(contender.alone(*script), stdout=log)]
+        script = ["sh", "-c", f"read line <{gate}; exec date +%s%N"]
+        jobs = [subprocess.Popen([*contender.alone, *script], stdout=log)]
         with gate.open("wb", buffering=0) as word:  # opens when the job does
             while len(jobs) <= waiters:
-                launch = contender.alone("date", "+%s%N")
+                launch = [*contender.alone, "date", "+%s%N"]
                 more = min(BATCH, waiters + 1 - len(jobs))
                 jobs += [subprocess.Popen(launch, stdout=log) for _ in range(more)]
                 while contender.queued() < len(jobs) - 1:
@@ -150,9 +145,9 @@ def hand_overs_of(contender: Contender, waiters: int) -> list[float]:
         return [(end - begin) / 1e6 for begin, end in pairwise(times)]
 
 
-def hand_overs(contenders: list[Contender], quick: bool) -> Rows:
+def hand_overs(contenders: list[Contender]) -> Rows:
     """Yield how long hand-overs take."""
-    for waiters in (1, 8) if quick else (1, 64, 500):
+    for waiters in (1, 64, 500):
         cells = []
         for contender in contenders:
             runs = [hand_overs_of(contender, waiters) for _ in range(-(-20 // waiters))]
@@ -168,16 +163,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(ROWS), metavar="ROW,...")
-    parser.add_argument("--quick", action="store_true", help="a minute, for a rough idea")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         os.environ["GPULAUNCH_STATE_DIR"] = home
         # else every launch compiles the package anew
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        contenders = [Gpulaunch(Path(home)), Flock(Path(home))]
+        contenders = contenders_in(Path(home))
         print(f"| load {os.getloadavg()[0]:.1f} | gpulaunch | flock |\n|---|---|---|")
         for name in options.rows.split(","):
-            for title, cells in ROWS[name](contenders, options.quick):
+            for title, cells in ROWS[name](contenders):
                 print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,7 +1,6 @@
 """A made-up policy, one function and one row of POLICIES, is all that a new policy takes."""
 
 import json
-import runpy
 import subprocess
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -11,9 +10,6 @@ from conftest import Launcher
 
 from gpulaunch.decide.placement.policies import POLICIES, Order, Policy
 from gpulaunch.decide.placement.problem import PlacementProblem
-
-ROOT = Path(__file__).parents[2]
-policy_table = runpy.run_path(str(ROOT / "docs" / "generate.py"))["policy_table"]
 
 
 def spread(problem: PlacementProblem) -> Order:
@@ -74,14 +70,3 @@ def test_a_replay_goes_by_the_policy(spreader: Launcher, tmp_path: Path) -> None
         "spread": [0, 1, 1],
         "baseline": [0, 1, 0],
     }
-
-
-def test_documentation_lists_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of docs/explanation/placement.md is made of the rows: a new row is a new line."""
-    text = (ROOT / "docs" / "explanation" / "placement.md").read_text()
-    table = policy_table()
-    assert text.partition("<!-- policies -->\n")[2].partition("<!-- /policies -->")[0] == table
-    monkeypatch.setitem(POLICIES, "spread", ROW)
-    assert policy_table() == (
-        table + "| `spread` | makes: one GPU of each socket in turn | made up |\n"
-    )

@@ -6,28 +6,9 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher
 
-HEADER = "gpus,pattern,arrival,time,sensitive,name"
-COLUMNS = "3,ring,0,10,1,vgg16.sh\n\n2,ring,2,5,0,googlenet.sh\n"
-LINES = (
-    '{"name": "vgg16", "gpus": 3, "pattern": "ring", "arrival_s": 0, "duration_s": 10, '
-    '"bandwidth_sensitive": true}\n'
-    '{"name": "goo\u2028glenet", "gpus": 2, "pattern": "ring", "arrival_s": 2, "duration_s": 5, '
-    '"bandwidth_sensitive": false}\n'
-)
-TOML = """\
-[[job]]
-profile = "vgg16"
-gpus = 3
-duration_s = 10
+from gpulaunch.files.toml import tomllib
 
-[[job]]
-name = "googlenet"
-gpus = 2
-pattern = "ring"
-bandwidth_sensitive = false
-arrival_s = 2
-duration_s = 5
-"""
+FILES = tomllib.loads(Path(__file__).with_name("job_files.toml").read_text(encoding="utf-8"))
 
 
 def simulated(launcher: Launcher, jobs: Path, *options: str) -> dict:
@@ -36,35 +17,22 @@ def simulated(launcher: Launcher, jobs: Path, *options: str) -> dict:
     return json.loads(done.stdout)
 
 
-def written(tmp_path: Path, text: str, name: str = "jobs.txt") -> Path:
-    path = tmp_path / name
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "jobs.txt"
     path.write_text(text)
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (f"{HEADER}\n{COLUMNS}", "googlenet"),
-        (f"\ufeff{LINES}", "goo\u2028glenet"),
-        (TOML, "googlenet"),
-    ],
-    ids=["columns", "JSON lines", "TOML"],
-)
-def test_three_forms_of_a_job_file(
-    launcher: Launcher, tmp_path: Path, text: str, name: str
-) -> None:
-    """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same.
-
-    A Unicode line separator in JSON ends no line.
-    """
-    (run,) = simulated(launcher, written(tmp_path, text))["runs"]
+@pytest.mark.parametrize("form", FILES["form"])
+def test_three_forms(launcher: Launcher, tmp_path: Path, form: str) -> None:
+    """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same."""
+    (run,) = simulated(launcher, written(tmp_path, FILES["form"][form]["text"]))["runs"]
     found = (run["policy"], run["topology"], run["machines"], run["seed"])
     assert found == ("preserve", "dgx1-v100", 1, None)
     keys = ("id", "name", "sensitive", "submitted_s", "started_s", "ended_s")
     assert [tuple(one[key] for key in keys) for one in run["jobs"]] == [
         (0, "vgg16", True, 0, 0, 10),
-        (1, name, False, 2, 2, 7),
+        (1, FILES["form"][form]["name"], False, 2, 2, 7),
     ]
     want = {"gpus": [0, 2, 3], "effective_bandwidth_gb_per_s": 60.0, "slowdown": 1.0, "machine": 0}
     assert run["jobs"][0] | want == run["jobs"][0]
@@ -98,55 +66,15 @@ def test_generated_jobs_bring_their_profiles(launcher: Launcher, tmp_path: Path)
     assert {job["machine"] for job in patient["jobs"]} <= set(range(5))
 
 
-BROKEN = [
-    ("too few columns", "3,ring,0,10,1\n", f"1: 5 columns, 6 are expected: {HEADER}"),
-    (
-        "a text for GPUs",
-        "3,ring,0,10,1,a\n2.5,ring,0,10,1,b\n",
-        "2: gpus: '2.5' is neither a number of GPUs nor 'all'",
-    ),
-    ("a sensitivity that is neither", "3,ring,0,5,7,a\n", "1: sensitive: '7' is neither 0 nor 1"),
-    (
-        "a number beyond TOML's",
-        f"[[job]]\ngpus = 0x{'f' * 5000}\n",
-        "2: gpus: a number of more than 64 bits",
-    ),
-    (
-        "a time that is none",
-        "2,ring,0,nan,1,a\n",
-        "1: duration_s: nan is not within 0.001 to 1000000000",
-    ),
-    ("no JSON", '{"gpus": 2\n', "1: no JSON: Expecting ',' delimiter: line 1 column 11 (char 10)"),
-    (
-        "an unknown key",
-        '{"gpu": 2, "duration_s": 1}\n',
-        "1: unknown key 'gpu': nearest is 'gpus' or 'gpu_model'",
-    ),
-    ("no duration", '{"gpus": 2, "name": "x"}\n', "1: job 'x': nobody says its duration_s"),
-    (
-        "no such profile",
-        '[[job]]\nduration_s = 1\nprofile = "vgg61"\n',
-        "1: unknown profile 'vgg61'",
-    ),
-    ("no job", "# nothing\n", " there is no job in it"),
-    (
-        "a command that is a text",
-        '[[job]]\nduration_s = 1\ncommand = "sleep 1"\n',
-        "3: command: 'sleep 1' is not a list",
-    ),
-]
-
-
-@pytest.mark.parametrize(("sentence", "text", "want"), BROKEN, ids=[case[0] for case in BROKEN])
-def test_mistakes_in_a_job_file(
-    launcher: Launcher, tmp_path: Path, sentence: str, text: str, want: str
-) -> None:
+@pytest.mark.parametrize("mistake", FILES["wrong"])
+def test_mistakes_in_a_job_file(launcher: Launcher, tmp_path: Path, mistake: str) -> None:
     """A mistake is one line with path, line and what was expected, status 2, and no simulation."""
-    path = written(tmp_path, text)
+    wrong = FILES["wrong"][mistake]
+    path = written(tmp_path, f"{wrong['text']}\n")
     done = launcher.run("simulate", *DGX, "--jobs", str(path))
-    first = done.stderr.splitlines()[0]
-    assert first.startswith(f"gpulaunch: error: {path}:{want}"), (sentence, first)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines()) <= 2) == (2, "", True)
+    first, *hints = done.stderr.splitlines()
+    assert first.startswith(f"gpulaunch: error: {path}:{wrong['want']}")
+    assert (done.returncode, done.stdout, len(hints) <= 1) == (2, "", True)
 
 
 def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
@@ -160,14 +88,3 @@ def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path)
         path = written(tmp_path, text)
         (run,) = simulated(launcher, path, "--topology", "power8-minsky")["runs"]
         assert [job["gpus"] for job in run["jobs"]] == want
-
-
-def test_a_job_that_can_never_run_is_named_with_its_file(launcher, tmp_path) -> None:
-    """A job that no machine has GPUs for stops the replay, named with its file."""
-    path = tmp_path / "jobs.toml"
-    path.write_text("[[job]]\nname = 'big'\ngpus = 9\nduration_s = 1\n")
-    done = launcher.run("simulate", *DGX, "--jobs", str(path))
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"gpulaunch: error: {path}: job 0 (big) can never run: 9 GPUs requested: dgx1-v100 has 8\n",
-    )

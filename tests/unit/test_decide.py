@@ -1,18 +1,21 @@
-"""Decisions: a request, a topology and leases as plain values, and the outcome word for word."""
+"""Decisions: a request, a topology and leases as plain values; outcome and reason word for word."""
 
+import io
 from collections.abc import Sequence
 
+from rich.console import Console
 from values import box, cases, lease, machine, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Situation
+from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.records import replace
+from gpulaunch.show.decision_table import explanation_table
 
 ALL = tuple(range(8))
-DGX1 = machine("dgx1-v100")
 
 
 def asking(gpus: int | None, *only: int) -> Request:
@@ -34,20 +37,11 @@ def outcome(decision: Decision) -> tuple[int, ...] | str:
 
 
 DECISIONS = {
-    "what is leased is passed over": (asking(2), [(0, 2)], [], (1, 3)),
-    "so is what a constraint leaves out": (asking(1, 5), [], [], (5,)),
-    "a wait counts who has the GPUs": (
-        *(asking(4), [(0, 1, 2), (3, 4)], alice(5)),
+    "a wait counts who has the GPUs, and names a user of several once": (
+        *(asking(4), [(0, 1, 2), (3,)], alice(5, 6)),
         (
-            "Wait: 4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside "
+            "Wait: 4 GPUs requested: 2 of 8 are free, 4 are leased, 2 are in use outside "
             "gpulaunch (pid 4123, alice)"
-        ),
-    ),
-    "a user of several GPUs is named once": (
-        *(asking(8), [], alice(1, 6)),
-        (
-            "Wait: 8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, "
-            "alice)"
         ),
     ),
     "outside use of a leased GPU is the lease's": (
@@ -63,21 +57,11 @@ DECISIONS = {
         *(asking(None, 2, 3), [(0, 1)], alice(4)),
         (2, 3),
     ),
-    "all while one is busy": (
-        *(asking(None), [(7,)], []),
-        "Wait: 8 GPUs requested: 7 of 8 are free, 1 is leased",
-    ),
     "all of none": (
         *(asking(None, 9), [], []),
         "Refuse: every GPU requested: 0 of box's 8 satisfy --only 9",
     ),
-    "the most of a range": (replace(asking(4), least_gpus=2), [], [], (0, 1, 2, 3)),
-    "else what is free": (replace(asking(4), least_gpus=2), [range(5)], [], (5, 6, 7)),
-    "under the least of a range it waits for that": (
-        *(replace(asking(5), least_gpus=3), [range(6)], []),
-        "Wait: at least 3 GPUs requested: 2 of 8 are free, 6 are leased",
-    ),
-    "more than the least that can ever be": (
+    "more than the least of a range that can ever be": (
         *(replace(asking(12), least_gpus=9), [], []),
         "Refuse: at least 9 GPUs requested: box has 8",
     ),
@@ -102,16 +86,7 @@ INNERMOST = lease("innermost", 2, within=INNER)
 STRANGER = lease("stranger", 6, 7)
 INSIDE = {
     "all of a lease is that lease's GPUs": (None, [OUTER, STRANGER], OUTER, (0, 1, 2, 3)),
-    "a choice is made inside the lease": (2, [OUTER, STRANGER], OUTER, (0, 1)),
-    "more than the lease has": (
-        *(5, [OUTER], OUTER),
-        "Refuse: 5 GPUs requested: lease outer has 4",
-    ),
-    "what a child has is not there": (
-        *(3, [OUTER, INNER], OUTER),
-        "Wait: 3 GPUs requested: 2 of 4 are free, 2 are leased",
-    ),
-    "what a child leaves is": (2, [OUTER, INNER], OUTER, (0, 3)),
+    "what a child leaves is there": (2, [OUTER, INNER], OUTER, (0, 3)),
     "three deep": (1, [INNERMOST, STRANGER, OUTER, INNER], INNERMOST, (2,)),
     "a grandchild whose parent has ended still has its GPU": (
         *(4, [OUTER, INNERMOST], OUTER),
@@ -138,25 +113,12 @@ def test_use_inside_a_lease_is_its_own() -> None:
     assert outcome(decision) == (0, 1, 2, 3)
 
 
-def test_preserved_bandwidth_counts_what_is_free() -> None:
-    """Preserved bandwidth counts all free GPUs, including those that the request excludes."""
-    taken = DGX1.gpus[4].uuid
-    both = frozenset({DGX1.gpus[0].uuid, DGX1.gpus[3].uuid})
-    decision = decide(
-        request(2, constraints=[Constraint("--only 0,3", both)]),
-        Situation(DGX1, [lease("other", uuids=(taken,))]),
-    )
-    assert isinstance(decision, Grant)
-    assert decision.placement.gpus == (0, 3)
-    # 1, 2, 5, 6 and 7 stay: double 1-2, 1-5, 5-6, 6-7, single 2-6, 5-7, PCIe 1-6, 1-7, 2-5, 2-7
-    assert decision.placement.scores.preserved_bandwidth == 4 * 50 + 2 * 25 + 4 * 12
-
-
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     """What an insensitive job inside a lease leaves is counted over that lease's GPUs alone."""
-    outer = lease("outer", uuids=tuple(DGX1.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    dgx1 = machine("dgx1-v100")
+    outer = lease("outer", uuids=tuple(dgx1.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = request(2, policy="preserve", bandwidth_sensitive=False)
-    decision = decide(asked, Situation(DGX1, [outer], within=outer))
+    decision = decide(asked, Situation(dgx1, [outer], within=outer))
     assert isinstance(decision, Grant)
     left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
     assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)
@@ -166,3 +128,50 @@ def test_a_range_passes_nobody_in_the_queue() -> None:
     """Earlier requests keep their GPUs from a range, which takes what these do not want."""
     situation = Situation(box(), [lease("a", 0, 1)], ahead=[ticket(1, 4, only=range(2, 6))])
     assert outcome(decide(request(6, least_gpus=1), situation)) == (6, 7)
+
+
+WON = {
+    "the first score": (
+        *("summit", (0, 1, 2, 3), 2, True),
+        ("effective",),
+        "0-1: the most effective bandwidth (40 GB/s); next is 0,3 with 12",
+    ),
+    "what others have begun": (
+        *("dgx1-v100", (3, 5, 7), 1, False),
+        ("lasting", "fragmentation"),
+        (
+            "3: the most lasting bandwidth (583 GB/s); 5 has as much, but on emptier sockets (25 % "
+            "free instead of 0 %)"
+        ),
+    ),
+}
+
+
+@cases(WON, "name", "free", "gpus", "sensitive", "columns", "want")
+def test_why_these(
+    name: str,
+    free: Sequence[int],
+    gpus: int,
+    columns: tuple[str, ...],
+    want: str,
+    *,
+    sensitive: bool,
+) -> None:
+    """A sentence compares winner and runner-up; columns are the scores that ordered the listed.
+
+    A line says of each column what is better, on a narrow terminal, too.
+    """
+    asked = request(gpus, policy="preserve", bandwidth_sensitive=sensitive)
+    busy = [OutsideUse(gpu.uuid, "") for gpu in machine(name).gpus if gpu.index not in free]
+    situation = Situation(machine(name), outside=busy)
+    decision = decide(asked, situation)
+    found = explain(asked, situation, decision, 5, str)
+    assert found.reason == want
+    stream = io.StringIO()
+    table = explanation_table(asked, decision, found)
+    Console(file=stream, width=40, highlight=False, markup=False).print(table)
+    lines = stream.getvalue().splitlines()
+    header = next(line for line in lines if line.endswith("GPUs"))
+    assert tuple(header.split()[:-1]) == columns
+    assert [column for column in columns if f"{column} " not in " ".join(lines)] == []
+    assert max(map(len, lines)) <= 40

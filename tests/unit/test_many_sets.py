@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from itertools import combinations, product
+from functools import cache
 
 import pytest
 from values import V100, cards, cases, posed, request, wired_up
@@ -12,7 +12,6 @@ from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.placement import mapping, search
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.problem import Needs
 from gpulaunch.decide.request import Wishes
 from gpulaunch.machine.link import Wire
@@ -21,34 +20,17 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
 
+@cache
 def machine(count: int, seed: int) -> Topology:
     """Draw GPUs on two sockets, no two of them with the same links."""
     rng = random.Random(seed)
-    return wired_machine(
-        count, {pair: rng.choice((0, 0, 1, 2)) for pair in combinations(range(count), 2)}
-    )
-
-
-def wired_machine(count: int, nvlinks: dict[tuple[int, int], int]) -> Topology:
-    """Make GPUs on two sockets with so many NVLinks between them."""
     gpus = [replace(gpu, numa_node=gpu.index * 2 // count) for gpu in cards(count, **V100)]
 
     def wire(a: int, b: int) -> Wire:
         is_near = gpus[a].numa_node == gpus[b].numa_node
-        return Wire("PHB" if is_near else "SYS", nvlinks.get((a, b), 0))
+        return Wire("PHB" if is_near else "SYS", rng.choice((0, 0, 1, 2)))
 
     return wired_up(gpus, wire)
-
-
-def torus(columns: int, rows: int) -> Topology:
-    """Make a torus with double NVLinks along x and single ones along y."""
-    nvlinks = {}
-    for y, x in product(range(rows), range(columns)):
-        here = columns * y + x
-        for other, count in ((columns * y + (x + 1) % columns, 2), (here + columns, 1)):
-            there = other % (columns * rows)
-            nvlinks[min(here, there), max(here, there)] = count
-    return wired_machine(columns * rows, nvlinks)
 
 
 def placed(
@@ -83,20 +65,11 @@ NEEDS = {
 @cases(NEEDS, "needs", "holds")
 def test_needs_hold(needs: Needs, holds: Callable[[set[int]], bool]) -> None:
     """Eight of 40 GPUs are 76,904,685 sets; the one that is found has what is needed."""
-    for policy in ("preserve", "baseline"):
+    for policy in ("preserve", "greedy", "best_fit"):
         placement = placed(machine(40, 1), 8, policy, needs)
         assert placement is not None
         assert len(set(placement.gpus)) == 8
         assert holds(set(placement.gpus)), policy
-
-
-def test_nothing_is_found_that_cannot_be() -> None:
-    """What no set can have is not granted, however many sets there are."""
-    for needs in (
-        Needs(at_most=tuple((half, 3) for half in HALVES)),
-        Needs(required=frozenset({3, 33}), within=HALVES),
-    ):
-        assert placed(machine(40, 1), 8, needs=needs) is None
 
 
 def test_a_refusal_says_that_not_all_was_tried() -> None:
@@ -109,24 +82,6 @@ def test_a_refusal_says_that_not_all_was_tried() -> None:
         assert decision.reason.endswith(untried) == (gpus == 4)
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "best_effort"])
-def test_every_policy_copes(policy: str) -> None:
-    """Every policy takes three of 56 GPUs, which are 27,720 sets."""
-    placement = placed(machine(56, 1), 3, policy)
-    assert placement is not None
-    assert len(set(placement.gpus)) == 3
-
-
-@pytest.mark.parametrize(
-    ("columns", "count", "best_gb_per_s"), [(6, 4, 40), (6, 6, 80), (6, 10, 60), (8, 6, 60)]
-)
-def test_torus(columns: int, count: int, best_gb_per_s: float) -> None:
-    """A ring on a torus of 24 or 32 GPUs gets what the best of all its sets has."""
-    placement = placed(torus(columns, 4), count)
-    assert placement is not None
-    assert placement.scores.effective_bandwidth == best_gb_per_s
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Growth reaches nine tenths of the best effective bandwidth on machines where it is known."""
@@ -134,27 +89,16 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     best = placed(topology, 5)
     monkeypatch.setattr(search, "MOST_SETS", 100)
     found = placed(topology, 5)
-    assert best is not None
-    assert found is not None
     assert found.scores.effective_bandwidth >= 0.9 * best.scores.effective_bandwidth
 
 
 def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that runs out of mappings goes on with good ones, and its explanation says so."""
-    asked = request(7, pattern=PATTERNS["stencil_3d"], policy="greedy")
-
-    def decided() -> tuple[float, str]:
-        situation = Situation(machine(12, 3))  # a new one: of another all mappings may be known
-        decision = decide(asked, situation)
-        assert isinstance(decision, Grant)
-        assert len(set(decision.placement.gpus)) == 7
-        return decision.placement.scores.aggregate_bandwidth or 0.0, explain(
-            asked, situation, decision, 1, str
-        ).reason
-
-    best, reason = decided()
-    assert "too many mappings" not in reason
     monkeypatch.setattr(mapping, "EFFORT", 20)
-    good, reason = decided()
+    asked = request(7, pattern=PATTERNS["stencil_3d"], policy="greedy")
+    situation = Situation(machine(12, 3))
+    decision = decide(asked, situation)
+    assert isinstance(decision, Grant)
+    assert len(set(decision.placement.gpus)) == 7
+    reason = explain(asked, situation, decision, 1, str).reason
     assert reason.endswith("; there were too many mappings to try them all")
-    assert 0.9 * best <= good <= best

@@ -7,7 +7,7 @@ to both.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import combinations, permutations
@@ -84,7 +84,6 @@ class Machine:
         self.weight, self.direct, self.hop, self.nvlinks = (
             np.zeros((count, count), np.int64) for _ in range(4)
         )
-        self.name: dict[Gpus, str] = {}
         self.into_switch = np.zeros(count, np.int64)
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
@@ -97,7 +96,6 @@ class Machine:
                     link.nvlink_gb_per_s or link.pcie_gb_per_s
                 )
             self.hop[a, b] = self.hop[b, a] = max(planned, micro(link.pcie_gb_per_s))
-            self.name[a, b] = self.name[b, a] = link.name
             if link.kind == "nvlink":
                 self.direct[a, b] = self.direct[b, a] = planned
             if link.kind == "nvswitch":
@@ -173,72 +171,50 @@ class Machine:
         )
         return np.where(widest_ways(wired) > 0, whole, widest_ways(np.maximum(wired, hop))).tolist()
 
-    def rings(self, sets: Sequence[Gpus]) -> list[list[Gpus]]:
-        """Hops of the ring with the most bandwidth, then double links, then single ones."""
-        found = self.by_links.mapped(
-            sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False
-        ).values()
-        return [
-            [(m.order[i - 1], m.order[i]) for i in range(len(m.order) if len(m.order) > 2 else 1)]
-            for m in found
-        ]
-
-    def mapa(self, sets: Sequence[Gpus]) -> list[int]:
-        return [eq_2([int(self.nvlinks[hop]) for hop in ring]) for ring in self.rings(sets)]
-
-    @cached_property
-    def by_links(self) -> "Machine":
-        """With pairs of the same bandwidth told apart by their number of NVLinks."""
-        other = Machine(self.topology)
-        counts = ((self.nvlinks > 1) * 1000) + (self.nvlinks == 1)
-        other.weight = self.weight * 1_000_000 + counts
-        return other
-
-    def bandwidth(self, model: str, sets: Sequence[Gpus]) -> dict[Gpus, int]:
-        key = model, tuple(sets)
+    def bandwidth(self, sets: Sequence[Gpus]) -> dict[Gpus, int]:
+        key = "cut", tuple(sets)
         if key not in self.known:
-            self.known[key] = (
-                dict(zip(sets, getattr(self, model)(sets), strict=True)) if sets else {}
-            )
+            self.known[key] = dict(zip(sets, self.cut(sets), strict=True)) if sets else {}
         return self.known[key]
 
-    def pairs(self, model: str) -> np.ndarray:
-        """Return what the model says of every two GPUs."""
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """Return the bandwidth of every two GPUs."""
         speeds = np.zeros_like(self.weight)
         for (a, b), speed in self.bandwidth(
-            model, list(combinations(range(len(self.indices)), 2))
+            list(combinations(range(len(self.indices)), 2))
         ).items():
             speeds[a, b] = speeds[b, a] = speed
         return speeds
 
     def mapped(
-        self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
+        self, sets: Sequence[Gpus], edges: Sequence[Edge], *, waited: bool, slowest_first: bool
     ) -> dict[Gpus, "Mapped"]:
-        """Return each set's first best mapping; without a model no edge is waited for."""
+        """Return each set's first best mapping, where edges are waited for or not."""
         if not edges:
             return {gpus: Mapped(gpus, 0, self.inside(gpus)) for gpus in sets}
-        key = "mapped", tuple(sets), tuple(edges), model, slowest_first
+        key = "mapped", tuple(sets), tuple(edges), waited, slowest_first
         if key not in self.known:
-            self.known[key] = self._mapped(sets, edges, model, slowest_first=slowest_first)
+            self.known[key] = self._mapped(sets, edges, waited=waited, slowest_first=slowest_first)
         return self.known[key]
 
     def _mapped(
-        self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
+        self, sets: Sequence[Gpus], edges: Sequence[Edge], *, waited: bool, slowest_first: bool
     ) -> dict[Gpus, "Mapped"]:
         alike = len({weight for *_, weight in edges}) == 1 and len(edges) == comb(len(sets[0]), 2)
         every = np.array(sets)[
             :, [range(len(sets[0]))] if alike else orders(len(sets[0]))
         ]  # set, order, rank
         total = np.zeros(every.shape[:2], np.int64)
-        slowest = np.full(every.shape[:2], 1 << 60 if model else 0, np.int64)
+        slowest = np.full(every.shape[:2], ENDLESS if waited else 0, np.int64)
         heaviest = max(weight for _, _, weight in edges)
         for weight in {weight for _, _, weight in edges}:
             share = Fraction(weight) / Fraction(heaviest)
             gain = times(self.weight, share)
-            speed = times(self.pairs(model), 1 / share) if model else None
+            speed = times(self.pairs, 1 / share)
             for a, b in ((a, b) for a, b, w in edges if w == weight):
                 total += gain[every[:, :, a], every[:, :, b]]
-                if speed is not None:
+                if waited:
                     slowest = np.minimum(slowest, speed[every[:, :, a], every[:, :, b]])
         first, then = (slowest, total) if slowest_first else (total, slowest)
         best = first == first.max(axis=1, keepdims=True)
@@ -247,17 +223,6 @@ class Machine:
             gpus: Mapped(tuple(map(int, every[i, j])), int(slowest[i, j]), int(total[i, j]))
             for i, (gpus, j) in enumerate(zip(sets, chosen, strict=True))
         }
-
-
-def eq_2(nvlinks: Sequence[int]) -> int:
-    """Bandwidth of a ring by the NVLinks of its hops (mapa-sc21 3.4.3)."""
-    x, y, z = sum(count > 1 for count in nvlinks), nvlinks.count(1), nvlinks.count(0)
-    linear = (
-        16.396 * x + 4.536 * y + 1.556 * z - 20.694 / (x + 1) - 9.467 / (y + 1) + 7.615 / (z + 1)
-    )
-    pairs = -7.973 * x * y + 12.733 * y * z - 4.195 * z * x
-    inverse = -8.413 / (x * y + 1) + 62.851 / (y * z + 1) + 27.418 / (z * x + 1)
-    return micro(linear + pairs + inverse - 5.114 * x * y * z - 46.973 / (x * y * z + 1))
 
 
 class Mapped(NamedTuple):
@@ -291,7 +256,6 @@ class Case(Record):
     admitted: list[int]
     count: int
     policy: str
-    model: str
     sensitive: bool
     pattern: Pattern
     needs: Needs = Needs()
@@ -299,23 +263,22 @@ class Case(Record):
     def problem(self) -> PlacementProblem:
         asked = as_dict(self)
         del asked["machine"], asked["policy"]
-        return PlacementProblem(self.machine.topology, **asked)
+        return PlacementProblem(self.machine.topology, model="cut", **asked)
 
     def ranked(self) -> list[Ranked]:
         """All sets that have what is needed, each with its best mapping, best first."""
         machine, edges = self.machine, self.pattern.edges(self.count)
         by = SCORES.get((self.policy, self.sensitive and bool(edges)), ())
-        model = None if self.pattern.collective else self.model
         slowest_first = "aggregate" not in by or (
             "effective" in by and by.index("effective") < by.index("aggregate")
         )
         slowest_first |= self.needs.least_gb_per_s > 0  # a mapping that is fast enough comes first
         sets = list(combinations(sorted(machine.at[gpu] for gpu in self.admitted), self.count))
-        collective = (
-            machine.bandwidth(self.model, sets) if edges and self.pattern.collective else {}
-        )
+        collective = machine.bandwidth(sets) if edges and self.pattern.collective else {}
+        waited = not self.pattern.collective
+        ways = machine.mapped(sets, edges, waited=waited, slowest_first=slowest_first)
         found = []
-        for gpus, mapped in machine.mapped(sets, edges, model, slowest_first=slowest_first).items():
+        for gpus, mapped in ways.items():
             effective = collective.get(gpus, mapped.slowest) if edges else None
             if self.suits(gpus, effective):
                 left = {machine.at[gpu] for gpu in self.free} - {*gpus}
@@ -331,10 +294,7 @@ class Case(Record):
                     filling=self.filling(gpus),
                     cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
                 )
-                figures = {
-                    "effective": effective or 0,
-                    "aggregate": mapped.total,
-                }
+                figures = {"effective": effective or 0, "aggregate": mapped.total}
                 merit = [figures.get(name, getattr(candidate, name)) for name in by]
                 found.append(([-figure for figure in merit], gpus != self.made(), gpus, candidate))
         return [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:3])]
@@ -396,69 +356,29 @@ CARDS = {
 }
 
 
-def random_sockets(rng: random.Random, count: int) -> list[int]:
-    """Draw the socket of each GPU: block after block, in turns, or at random."""
-    sockets = rng.choice((1, 2, 2, 3, 4))
-    return rng.choice(
-        (
-            [i * sockets // count for i in range(count)],
-            [i % sockets for i in range(count)],
-            [rng.randrange(sockets) for _ in range(count)],
-        )
-    )
-
-
-def random_nvlinks(
-    rng: random.Random, pairs: Sequence[Gpus], socket: dict[int, int]
-) -> dict[Gpus, int]:
-    """None, at random, of everybody alike, within sockets, or around."""
-    kinds = rng.choice(((0, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 1, 1, 2, 3)))
-    links = rng.randrange(1, 4)
-    around = {*zip(sorted(socket), [*sorted(socket)[1:], min(socket)], strict=True)}
-    shape: Callable[[Gpus], int] = rng.choice(
-        (
-            lambda _: 0,
-            lambda _: rng.choice(kinds),
-            lambda _: rng.choice(kinds),
-            lambda _: links,
-            lambda pair: links * (socket[pair[0]] == socket[pair[1]]),
-            lambda pair: links * (pair in around or pair[::-1] in around),
-        )
-    )
-    return {pair: shape(pair) for pair in pairs}
-
-
 def random_topology(rng: random.Random, count: int) -> Topology:
     """Draw GPUs with gaps in their indices, behind a switch or not, and few kinds of links."""
-    indices = (
-        sorted(rng.sample(range(12), count))
-        if count <= 12 and rng.random() < 0.5
-        else list(range(count))
-    )
-    socket = dict(zip(indices, random_sockets(rng, count), strict=True))
-    node = (
-        {index: int(socket[index] > 1) for index in indices}
-        if rng.random() < 0.1
-        else dict.fromkeys(indices, 0)
-    )
-    members = rng.sample(
-        indices, rng.choice((0, 0, 0, 2, count // 2, count, count)) if count > 1 else 0
-    )
-    uneven = rng.random() < 0.3
-    into_switch = (
-        {gpu: rng.choice((2, 2, 3)) if uneven else 2 for gpu in members} if len(members) > 1 else {}
-    )
-    pairs = list(combinations(indices, 2))
-    nvlinks = random_nvlinks(rng, pairs, socket)
+    has_gaps = count <= 12 and rng.random() < 0.5
+    indices = sorted(rng.sample(range(12), count)) if has_gaps else [*range(count)]
+    sockets = rng.choice((1, 2, 2, 3, 4))
+    blocks = [i * sockets // count for i in range(count)]
+    drawn = rng.choice((blocks, [rng.randrange(sockets) for _ in indices]))
+    socket = dict(zip(indices, drawn, strict=True))
+    several = rng.random() < 0.1
+    node = {index: int(several and socket[index] > 1) for index in indices}
+    members = rng.sample(indices, rng.choice((0, 0, 0, min(2, count), count // 2, count, count)))
+    most = rng.choice((2, 2, 3))
+    into_switch = {gpu: rng.choice((2, most)) for gpu in members if len(members) > 1}
     near = rng.choice(
         (("PIX",), ("PHB",), ("NODE",), ("PIX", "PHB"), ("PIX", "PXB", "PHB", "NODE"))
     )
-    far = ("SYS",) if rng.random() < 0.8 else ("NODE", "SYS", "SYS")
-    path = {pair: rng.choice(near if socket[pair[0]] == socket[pair[1]] else far) for pair in pairs}
+    far = rng.choice((("SYS",), ("SYS",), ("SYS",), ("NODE", "SYS", "SYS")))
+    nvlinks = rng.choice(((0,), (1,), (3,), (0, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 1, 1, 2, 3)))
+    only_within = rng.random() < 0.2
     card = CARDS[rng.choice(sorted(CARDS))]
     numa = rng.random() < 0.7
     instances = rng.sample(indices, rng.randrange(1, count + 1)) if rng.random() < 0.1 else ()
-    gpus = tuple(
+    gpus = [
         Gpu(
             index=index,
             uuid=f"GPU-{index}",
@@ -471,12 +391,15 @@ def random_topology(rng: random.Random, count: int) -> Topology:
             **card,
         )
         for index in indices
-    )
+    ]
 
     def wire(a: int, b: int) -> Wire:
         if node[a] != node[b]:
             return Wire("NET", pcie_gb_per_s=1.25)
-        return Wire(path[a, b], 0 if {a, b} <= into_switch.keys() else nvlinks[a, b])
+        is_near = socket[a] == socket[b]
+        links = rng.choice(nvlinks) if is_near or not only_within else 0
+        path = rng.choice(near if is_near else far)
+        return Wire(path, 0 if {a, b} <= into_switch.keys() else links)
 
     return wired_up(gpus, wire)
 
@@ -497,44 +420,36 @@ def random_pattern(rng: random.Random, ranks: int) -> Pattern:
 
 def random_needs(rng: random.Random, case: Case) -> Needs:
     """Mostly none, else one or two."""
-    machine, needs = case.machine, Needs()
-    label = rng.choice(
-        (machine.socket, machine.socket, [rng.randrange(3) for _ in machine.indices])
-    )
+    machine = case.machine
+    label = rng.choice((machine.socket, [rng.randrange(3) for _ in machine.indices]))
     groups = [
         frozenset(gpu for gpu, own in zip(machine.indices, label, strict=True) if own == one)
         for one in set(label)
     ]
-    for kind in rng.sample(("required", "within", "at_most", "nvlink", "least", "", "", ""), 3)[
-        : rng.randrange(3)
-    ]:
-        if kind == "required":
-            needs = replace(
-                needs,
-                required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1))),
-            )
-        if kind == "within":
-            needs = replace(needs, within=tuple(groups))
-        if kind == "at_most":
-            needs = replace(needs, at_most=tuple((group, rng.randrange(4)) for group in groups))
-        if kind == "nvlink":
-            needs = replace(needs, nvlink=True)
-        if kind == "least" and (ranked := case.ranked()):
-            least = (rng.choice(ranked).effective or 0) / MICRO
-            needs = replace(
-                needs, least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
-            )
-    return needs
+    kinds = rng.sample(("required", "within", "at_most", "nvlink", "least", ""), 3)
+    kinds = kinds[: rng.randrange(3)]
+    fields: dict[str, Any] = {"nvlink": "nvlink" in kinds}
+    if "required" in kinds:
+        chosen = rng.sample(case.admitted, rng.randrange(1, case.count + 1))
+        fields["required"] = frozenset(chosen)
+    if "within" in kinds:
+        fields["within"] = tuple(groups)
+    if "at_most" in kinds:
+        fields["at_most"] = tuple((group, rng.randrange(4)) for group in groups)
+    if "least" in kinds and (ranked := case.ranked()):
+        least = (rng.choice(ranked).effective or 0) / MICRO
+        fields["least_gb_per_s"] = max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
+    return Needs(**fields)
 
 
-def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -> Case:
+def random_case(rng: random.Random, machine: Machine, policy: str) -> Case:
     free = rng.sample(machine.indices, rng.randrange(1, min(8, len(machine.indices)) + 1))
     if rng.random() < 0.5:
         free = rng.sample(machine.indices, min(8, len(machine.indices)))
     admitted = rng.sample(free, rng.randrange(1, len(free) + 1)) if rng.random() < 0.3 else free
     count = min(rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)), len(admitted))
     pattern = random_pattern(rng, count)
-    case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
+    case = Case(machine, free, admitted, count, policy, rng.random() < 0.6, pattern)
     return replace(case, needs=random_needs(rng, case))
 
 
@@ -542,7 +457,6 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
 
 
 POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
-MODELS = ["cut", "mapa"]
 
 
 def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
@@ -561,63 +475,29 @@ def wanted(ranked: Ranked) -> tuple[Any, ...]:
     return (*ranked[:5], -ranked.together, filling, ranked.cost)
 
 
-def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Case]:
+@pytest.mark.parametrize("seed", range(24))
+def test_policy_finds_what_trying_everything_finds(seed: int) -> None:
+    """Each policy takes the set and mapping that its scores put first, or none if needs fail.
+
+    Its ranking is in order of scores; what that leaves out is counted, and scores as one before it.
+    What was asked before, by the same policy or another, does not matter, nor the order of GPUs.
+    """
     rng = random.Random(seed)
-    for _ in range(count // 4):
+    for _ in range(8):
         machine = Machine(random_topology(rng, rng.randrange(1, 11)))
-        for _ in range(4):
-            yield random_case(rng, machine, policy, model)
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_policy_finds_what_trying_everything_finds(policy: str, model: str) -> None:
-    """Each policy takes the set and mapping that its scores put first, or none if needs fail."""
-    for case in random_cases(f"0 {policy} {model}", policy, model, 40):
-        want = next(map(wanted, case.ranked()), None)
-        assert shown(place(case.problem(), policy)) == want, case
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy: str) -> None:
-    """The ranking is in order of scores; what it leaves out scores as one before it."""
-    for case in random_cases(f"ranking {policy}", policy, "cut", 24):
-        listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
-        every = [wanted(ranked) for ranked in case.ranked()]
-        assert [candidate for candidate in every if candidate in listed] == listed, case
-        before = set()
-        for candidate in every:
-            scores = candidate[1:-1]  # but the cost, which counts PCIe that no link uses, too
-            before |= {scores} if candidate in listed else set()
-            assert scores in before, (candidate, case)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_neither_order_nor_earlier_questions_matter(policy: str) -> None:
-    """With GPUs and bounds in any order, and after other questions, the answer is the same."""
-    rng = random.Random(policy)
-    for case in random_cases(f"again {policy}", policy, rng.choice(MODELS), 12):
-        problem = case.problem()
-        first = place(problem, policy), list(ranking(problem, policy))
-        for other in POLICIES:
-            place(problem, other)
-        shuffled = replace(
-            case,
-            free=rng.sample(case.free, len(case.free)),
-            admitted=rng.sample(case.admitted, len(case.admitted)),
-            needs=replace(case.needs, at_most=case.needs.at_most[::-1]),
-        )
-        for asked in (problem, shuffled.problem()):
-            assert (place(asked, policy), list(ranking(asked, policy))) == first, case
-
-
-def test_candidates_are_counted() -> None:
-    """A placement counts all sets, alike or not, with the required GPUs and within the groups."""
-    for asked in random_cases("counted", "preserve", "cut", 120):
-        needs = replace(asked.needs, at_most=(), nvlink=False, least_gb_per_s=0.0)
-        case = replace(asked, needs=needs)
-        every = combinations(sorted(case.machine.at[gpu] for gpu in case.admitted), case.count)
-        assert case.problem().candidates == sum(case.suits(gpus, None) for gpus in every), case
+        for policy in rng.sample(POLICIES, len(POLICIES)):
+            case = random_case(rng, machine, policy)
+            every = [wanted(ranked) for ranked in case.ranked()]
+            assert shown(place(case.problem(), policy)) == (every[0] if every else None), case
+            if case.needs == Needs(required=case.needs.required, within=case.needs.within):
+                assert case.problem().candidates == len(every), case
+            listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
+            assert [candidate for candidate in every if candidate in listed] == listed, case
+            before = set()
+            for candidate in every:
+                scores = candidate[1:-1]  # but the cost, which counts PCIe that no link uses, too
+                before |= {scores} if candidate in listed else set()
+                assert scores in before, (candidate, case)
 
 
 @pytest.mark.parametrize("name", ["torus-2d-16", "dgx2", "random"])
@@ -628,25 +508,8 @@ def test_set_of_sixteen_is_the_best_of_all(name: str) -> None:
     for sensitive in (True, False):
         free = rng.sample(range(16), rng.choice((13, 14, 16)))
         pattern = PATTERNS[rng.choice(("ring", "all_to_all"))]
-        case = Case(machine, free, free, 3, "preserve", "cut", sensitive, pattern)
+        case = Case(machine, free, free, 3, "preserve", sensitive, pattern)
         assert shown(place(case.problem(), "preserve")) == wanted(case.ranked()[0])
-
-
-def check(topology: Topology, policy: str, gpus: Gpus, gb_per_s: float) -> None:
-    """Check the place of a ring of four, and that trying everything finds it, too."""
-    every = [gpu.index for gpu in topology.gpus]
-    ring = PATTERNS["ring"]
-    case = Case(Machine(topology), every, every, 4, policy, "cut", sensitive=True, pattern=ring)
-    placement = place(case.problem(), policy)
-    assert (placement.gpus, placement.scores.effective_bandwidth) == (gpus, gb_per_s)
-    assert shown(placement) == wanted(case.ranked()[0])
-
-
-def test_set_that_many_nvlinks_leave_in_parts() -> None:
-    """A triangle of single NVLinks with a fourth GPU beside one is faster than four on a bridge."""
-    path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
-    topology = wired_up(cards(8, **H100), lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
-    check(topology, "preserve_paper", (0, 1, 2, 3), 48)
 
 
 def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
@@ -656,5 +519,7 @@ def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
         for gpu, links in zip(cards(5, **V100), (2, 3, 2, 2, 0), strict=True)
     ]
     direct = {(0, 4): 1, (1, 4): 1, (2, 4): 2, (3, 4): 2}
-    topology = wired_up(gpus, lambda a, b: Wire("PHB", direct.get((a, b), 0)))
-    check(topology, "preserve", (1, 2, 4, 3), 80)
+    machine = Machine(wired_up(gpus, lambda a, b: Wire("PHB", direct.get((a, b), 0))))
+    case = Case(machine, [*range(5)], [*range(5)], 4, "preserve", True, PATTERNS["ring"])
+    assert place(case.problem(), "preserve").gpus == (1, 2, 4, 3)
+    assert wanted(case.ranked()[0])[0] == (1, 2, 4, 3)

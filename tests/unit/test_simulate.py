@@ -1,23 +1,27 @@
 """The simulator: events, queue and machines, held against decide() asked anew at every event."""
 
+from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from mixes import MIXES, loaded_mix
-from simulating import checked, generated, job, jobs_of, log
-from values import machine
+from values import cases, machine
 
+import gpulaunch
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.request import Request, Sharing, UtilityTerms
+from gpulaunch.decide.request import Constraint, Request, Sharing, UtilityTerms
 from gpulaunch.leases.share import Client, Objective
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import capacity_by
-from gpulaunch.simulate.event_loop import Rules
+from gpulaunch.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.simulate.generate import poisson_batches
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
@@ -25,6 +29,59 @@ from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")
 BASELINE = Rules("baseline", "cut")
+
+
+def job(
+    number: int,
+    gpus: int,
+    arrival_s: float,
+    duration_s: float,
+    *,
+    sensitive: bool = False,
+    only: tuple[str, ...] = (),
+    **more,
+) -> SimulatedJob:
+    """Make a job; an insensitive one has no pattern, so its GPUs stand in ascending order."""
+    pattern = PATTERNS["ring" if sensitive else "none"]
+    constraints = (Constraint("--only", frozenset(only)),) if only else ()
+    request = Request(gpus, pattern, sensitive and gpus > 1, "preserve", "cut", constraints)
+    return SimulatedJob(number, f"job{number}", request, arrival_s, duration_s, **more)
+
+
+@cache
+def generated(seed: int, count: int) -> tuple[SimulatedJob, ...]:
+    """Make jobs by topo-aware-sc17's generator for a Minsky, with profiles and utilities."""
+    trace = gpulaunch.generate_trace("poisson", seed, count)
+    return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
+
+
+def checked(topology: Topology, jobs: Sequence[SimulatedJob], rules: Rules) -> list[Stay]:
+    """Simulate; check that all jobs have run, once, and that none held a GPU of another."""
+    stays = simulate(topology, jobs, rules)
+    assert sorted(stay.job.id for stay in stays) == list(range(len(jobs)))
+    starts = [stay.started_s for stay in stays]
+    assert starts == sorted(starts)
+    assert all(stay.job.arrival_s <= stay.started_s <= stay.ended_s for stay in stays)
+    by_gpu: dict[tuple[int, int], list[Stay]] = {}
+    for stay in stays:
+        assert len(set(stay.gpus)) == len(stay.gpus)
+        for gpu in stay.gpus:
+            by_gpu.setdefault((stay.machine, gpu), []).append(stay)
+    for own in by_gpu.values():
+        all_end_s = alone_end_s = 0.0
+        for stay in own:
+            shares = stay.job.request.sharing is not None
+            free_s = alone_end_s if shares else all_end_s
+            assert stay.started_s >= free_s, "a GPU is held twice"
+            all_end_s = max(all_end_s, stay.ended_s)
+            if not shares:
+                alone_end_s = stay.ended_s
+    return stays
+
+
+def log(stays: Iterable[Stay]) -> list[tuple[int, tuple[int, ...], float, float]]:
+    """Return id, GPUs, start and end of each job, in the order of starts."""
+    return [(stay.job.id, stay.gpus, stay.started_s, stay.ended_s) for stay in stays]
 
 
 # ----------------------------------------------------------------------------------- time and queue
@@ -39,38 +96,6 @@ def test_a_few_jobs() -> None:
         (2, (0, 1, 2, 3), 10, 13),
         (3, (4,), 10, 11),
         (4, (0, 1, 2, 3), 13, 18),
-    ]
-
-
-def test_backfill() -> None:
-    """A job passes another if its time limit ends before that one can start, by all limits."""
-    jobs = [
-        limited(10, job(0, 5, 0, 10)),
-        job(1, 4, 1, 5),
-        limited(8, job(2, 3, 2, 4)),
-        limited(4, job(3, 3, 7, 2)),
-    ]
-    in_order = [
-        (0, (0, 1, 2, 3, 4), 0, 10),
-        (1, (0, 1, 2, 3), 10, 15),
-        (2, (4, 5, 6), 10, 14),
-        (3, (4, 5, 6), 14, 16),
-    ]
-    assert log(checked(DGX, jobs, replace(BASELINE, queue="fifo"))) == in_order
-    passing = [in_order[0], (2, (5, 6, 7), 2, 6), in_order[1], (3, (4, 5, 6), 10, 12)]
-    assert log(checked(DGX, jobs, BASELINE)) == passing
-
-
-def test_backfill_depends_on_the_time() -> None:
-    """The same job in the same state may pass another now, and not later."""
-    head = job(1, 8, 1, 5)
-    jobs = [limited(10, job(0, 5, 0, 10)), head]
-    jobs += [limited(3, job(number, 1, arrival_s, 1)) for number, arrival_s in ((2, 2), (3, 8))]
-    assert [stay[:1] + stay[2:] for stay in log(checked(DGX, jobs, BASELINE))] == [
-        (0, 0, 10),
-        (2, 2, 3),
-        (1, 10, 15),
-        (3, 15, 16),
     ]
 
 
@@ -105,8 +130,11 @@ def test_tick() -> None:
 @pytest.mark.parametrize("queue", ["fifo", "backfill", "first_fit"])
 def test_it_decides_as_the_launcher_would(policy: str, queue: str) -> None:
     """Each start is what decide() grants, asked anew for each waiting job at each event."""
-    jobs = jobs_of(loaded_mix(0, 20, 8, 0.9, MIXES["uniform 1-5"]))
-    jobs = [limited(1.5 * one.duration_s, one) if one.id % 3 else one for one in jobs]
+    jobs = []
+    for number, row in enumerate(loaded_mix(0, 20, 8, 0.9, MIXES["uniform 1-5"])):
+        sensitive = row["bandwidth_sensitive"]
+        one = job(number, row["gpus"], row["arrival_s"], row["duration_s"], sensitive=sensitive)
+        jobs.append(limited(1.5 * one.duration_s, one) if number % 3 else one)
     rules = Rules(policy, "cut", queue=queue)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
@@ -160,46 +188,56 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str) -> None:
         assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules), queue
 
 
-def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
-    """A grant to a job that may pass one waiting for utility is not given to one that may not."""
-    only = (MINSKY.gpus[0].uuid, MINSKY.gpus[2].uuid)
-    jobs = [
-        job(0, 2, 0, 100, sensitive=True, only=only),
-        *(job(n, 2, n, 5, sensitive=True) for n in (1, 2, 3)),
-    ]
-    for number, least in ((1, 0.9), (3, 0.1)):
-        request = jobs[number].request
-        wish = replace(request.utility, least=least)
-        jobs[number] = replace(jobs[number], request=replace(request, utility=wish))
-    jobs[3] = replace(jobs[3], arrival_s=10.0)
-    rules = Rules("topo_aware_p", "cut")
-    assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+def asking(number: int, gpus: int, arrival_s: float, least: float, *only: int) -> SimulatedJob:
+    """Make a job of 5 s that needs a utility, a long one if it must have certain GPUs."""
+    uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
+    one = job(number, gpus, arrival_s, 100.0 if only else 5.0, sensitive=True, only=uuids)
+    return replace(one, request=replace(one.request, utility=UtilityTerms(least=least)))
 
 
-def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> list[SimulatedJob]:
-    """Jobs of topo-aware-p: GPUs, arrival, run time, least utility, and which GPUs would do."""
-    jobs = []
-    for number, (gpus, arrival_s, duration_s, least, only) in enumerate(rows):
-        uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
-        one = job(number, gpus, arrival_s, duration_s, sensitive=True, only=uuids)
-        jobs.append(replace(one, request=replace(one.request, utility=UtilityTerms(least=least))))
-    return jobs
+TOLD_APART = {
+    "the same state at another time": (
+        *(DGX, "baseline"),
+        [
+            limited(10, job(0, 5, 0, 10)),
+            job(1, 8, 1, 5),
+            limited(3, job(2, 1, 2, 1)),
+            limited(3, job(3, 1, 8, 1)),
+        ],
+    ),
+    "a job that may pass one that waits for utility, and one that may not": (
+        *(MINSKY, "topo_aware_p"),
+        [
+            asking(0, 2, 0, 0.0, 0, 2),
+            asking(1, 2, 1, 0.9),
+            asking(2, 2, 2, 0.0),
+            asking(3, 2, 10, 0.1),
+        ],
+    ),
+    "a job that needs more utility": (
+        *(MINSKY, "topo_aware_p"),
+        [
+            asking(0, 1, 0, 0.0, 0),
+            asking(1, 1, 0, 0.0, 2),
+            asking(2, 2, 1, 0.1),
+            asking(3, 2, 10, 0.5),
+        ],
+    ),
+    "the order in which neighbours began": (
+        *(MINSKY, "topo_aware"),
+        [
+            *(asking(0, 1, 0, 0.0, 0), asking(1, 1, 1, 0.0, 2), asking(2, 1, 2, 0.0)),
+            *(asking(3, 1, 200, 0.0, 2), asking(4, 1, 201, 0.0, 0), asking(5, 1, 202, 0.0)),
+        ],
+    ),
+}
 
 
-def test_what_is_enough_for_one_is_not_for_another() -> None:
-    """A grant is not reused for a job that needs more utility than it has: that job waits."""
-    held = [(1, 0.0, 100.0, 0.0, (0,)), (1, 0.0, 100.0, 0.0, (2,))]
-    jobs = utility_jobs(*held, (2, 1.0, 5.0, 0.1, ()), (2, 10.0, 5.0, 0.5, ()))
-    stays = checked(MINSKY, jobs, Rules("topo_aware_p", "cut"))
-    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 1), (3, 100)]
-
-
-def test_the_order_in_which_neighbours_began() -> None:
-    """Of equal sockets the last begun is taken, even after the other order occurred."""
-    first = [(1, 0.0, 10.0, 0.0, (0,)), (1, 1.0, 9.0, 0.0, (2,)), (1, 2.0, 1.0, 0.0, ())]
-    second = [(1, 20.0, 10.0, 0.0, (2,)), (1, 21.0, 9.0, 0.0, (0,)), (1, 22.0, 1.0, 0.0, ())]
-    stays = checked(MINSKY, utility_jobs(*first, *second), Rules("topo_aware", "cut"))
-    assert [stay.gpus for stay in stays] == [(0,), (2,), (3,), (2,), (0,), (1,)]
+@cases(TOLD_APART, "topology", "policy", "jobs")
+def test_what_is_told_apart(topology: Topology, policy: str, jobs: list[SimulatedJob]) -> None:
+    """No decision is taken over from an earlier one that differs in what a row says."""
+    rules = Rules(policy, "cut")
+    assert log(checked(topology, jobs, rules)) == plainly(topology, jobs, rules)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -246,33 +284,28 @@ def test_of_machines_that_are_alike_the_first_is_taken() -> None:
 
 # ---------------------------------------------------------------------------------------- run times
 
+SLOWER = {
+    "a double NVLink: 40 GB/s by the cut model": ((0, 3), {}, 100),
+    "a single one": ((0, 1), {}, 100 * (1 + 0.63 * (40 / 20 - 1))),
+    "PCIe": ((0, 5), {}, 100 * (1 + 0.63 * (40 / 12 - 1))),
+    "a job that says how much it waits for its links": (
+        *((0, 5), {"communication_share": 0.3}),
+        100 * (1 + 0.3 * (40 / 12 - 1)),
+    ),
+    "an insensitive job": ((0, 5), {"sensitive": False}, 100),
+}
 
-@pytest.mark.parametrize(
-    ("gpus", "want_s"),
-    [
-        ((0, 3), 100),  # a double NVLink: 40 GB/s by the cut model
-        ((0, 1), 100 * (1 + 0.63 * (40 / 20 - 1))),  # a single one
-        ((0, 5), 100 * (1 + 0.63 * (40 / 12 - 1))),  # PCIe
-    ],
-)
-def test_slow_links_make_sensitive_jobs_slower(gpus: tuple[int, ...], want_s: float) -> None:
+
+@cases(SLOWER, "gpus", "fields", "want_s")
+def test_slow_links_make_sensitive_jobs_slower(
+    gpus: tuple[int, ...], fields: dict[str, Any], want_s: float
+) -> None:
     """A sensitive job spends 63 % of its best time on links, and more the slower they are."""
     rules = Rules("baseline", "cut", time_models=("bandwidth",))
     only = tuple(DGX.gpus[gpu].uuid for gpu in gpus)
-    (stay,) = checked(DGX, [job(0, 2, 0, 100, sensitive=True, only=only)], rules)
+    fields = {"sensitive": True, "only": only, **fields}
+    (stay,) = checked(DGX, [job(0, 2, 0, 100, **fields)], rules)
     assert (sorted(stay.gpus), stay.ended_s) == (list(gpus), pytest.approx(want_s))
-    (stay,) = checked(DGX, [job(0, 2, 0, 100, only=only)], rules)
-    assert stay.ended_s == 100
-
-
-def test_the_share_of_its_time_that_a_job_says() -> None:
-    """A job that says how much of its time it waits for its links is slowed down by that much."""
-    rules = Rules("baseline", "cut", time_models=("bandwidth",))
-    only = (DGX.gpus[0].uuid, DGX.gpus[5].uuid)
-    (stay,) = checked(
-        DGX, [job(0, 2, 0, 100, sensitive=True, only=only, communication_share=0.3)], rules
-    )
-    assert stay.ended_s == pytest.approx(100 * (1 + 0.3 * (40 / 12 - 1)))
 
 
 def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
@@ -313,7 +346,10 @@ def sharing_job(number: int, sm: float) -> SimulatedJob:
 
 
 def test_jobs_share_gpus_by_the_launchers_rules() -> None:
-    """Two jobs that fit share a GPU, which is in use once; a third has its own; both are slowed."""
+    """Two jobs that fit share a GPU, which is in use once; a third has its own; both are slowed.
+
+    A job joins another one's GPU where none is free.
+    """
     jobs = [sharing_job(0, 50.0), sharing_job(1, 40.0), sharing_job(2, 90.0)]
     rules = Rules("preserve", "cut", time_models=("sharing",))
     stays = checked(DGX, jobs, rules)
@@ -326,14 +362,8 @@ def test_jobs_share_gpus_by_the_launchers_rules() -> None:
     ]  # u (U - u) = 0.5 x 0.4: 1.2 times as long
     utilization = measure(DGX, stays, rules, None).utilization
     assert utilization == pytest.approx((12 + 10) / (8 * 12))
-
-
-def test_who_shares_needs_no_free_gpu() -> None:
-    """A job joins another one's GPU where none is free."""
-    jobs = [job(0, 7, 0, 50), sharing_job(1, 50.0), sharing_job(2, 40.0)]
-    stays = checked(DGX, jobs, Rules("preserve", "cut"))
-    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 0)]
-    assert stays[1].gpus == stays[2].gpus
+    stays = checked(DGX, [job(0, 7, 0, 50), sharing_job(1, 50.0), sharing_job(2, 40.0)], rules)
+    assert (stays[1].gpus, {stay.started_s for stay in stays}) == (stays[2].gpus, {0})
 
 
 # ------------------------------------------------------------------------------------------- traces
