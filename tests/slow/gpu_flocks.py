@@ -1,17 +1,12 @@
-"""Flocks by which two owners of a GPU meet, apart from all that gpulaunch writes; and a job of it.
+"""Flocks by which two owners of a GPU meet, apart from all that gpulaunch writes.
 
 Whoever believes that it has GPU i has an exclusive flock on the file gpu-i of a directory that
 gpulaunch knows nothing of. Who finds that taken writes a line into the file `overlaps` there.
-
-Run as a job: python gpu_flocks.py DIRECTORY SECONDS. It takes the flocks of its
-CUDA_VISIBLE_DEVICES, prints its pid, and lets go of them by its own death alone.
 """
 
 import fcntl
 import os
 import select
-import sys
-import time
 from contextlib import suppress
 
 PF_EXITING = 0x4  # include/linux/sched.h
@@ -20,12 +15,12 @@ PF_EXITING = 0x4  # include/linux/sched.h
 class Flocks:
     """The flocks of one owner.
 
-    Args:
-        directory: their directory.
+    Attributes:
+        directory: of their files.
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self._fds: dict[int, int] = {}
         self._held: list[int] = []
 
@@ -35,7 +30,8 @@ class Flocks:
             if self._take(gpu):
                 self._held.append(gpu)
             else:
-                self._append("overlaps", f"GPU {gpu}: pid {os.getpid()}\n")
+                with open(f"{self.directory}/overlaps", "a") as file:
+                    file.write(f"GPU {gpu}: pid {os.getpid()}\n")
 
     def let_go(self) -> None:
         """Let go of all flocks, before the lease of the GPUs is released."""
@@ -54,7 +50,7 @@ class Flocks:
         let go of a flock on its own, which it counts in the file, did so before its release.
         """
         if gpu not in self._fds:
-            path = f"{self._directory}/gpu-{gpu}"
+            path = f"{self.directory}/gpu-{gpu}"
             self._fds[gpu] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         fd = self._fds[gpu]
         count = os.pread(fd, 8, 0)
@@ -66,11 +62,6 @@ class Flocks:
                     return False
             else:
                 return os.pread(fd, 8, 0) == count
-
-    def _append(self, name: str, line: str) -> None:
-        fd = os.open(f"{self._directory}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(fd, line.encode())
-        os.close(fd)
 
 
 def _holders(fd: int) -> list[int]:
@@ -104,16 +95,3 @@ def _is_over(pid: int) -> bool:
         finally:
             os.close(process)
     return True
-
-
-def main() -> None:
-    """Be the job."""
-    directory, length_s = sys.argv[1:]
-    flocks = Flocks(directory)
-    flocks.take(tuple(map(int, os.environ["CUDA_VISIBLE_DEVICES"].split(","))))
-    print(os.getpid(), flush=True)
-    time.sleep(float(length_s))
-
-
-if __name__ == "__main__":
-    main()

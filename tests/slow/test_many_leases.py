@@ -1,9 +1,10 @@
 """Leases by the thousand with random kills, watched from outside (many_leases.py), and the queue.
 
-The long form takes 100,000 leases; python tests/slow/many_leases.py --leases N takes more.
+python tests/slow/many_leases.py --leases N takes more.
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,13 +14,13 @@ from pathlib import Path
 import gpu_flocks
 import many_leases
 import pytest
-from conftest import DGX, Launcher, held
+from conftest import DGX, Launcher, held, until
 
-QUEUED = 20
+LONG = pytest.mark.long
 NOTHING = {"overlaps": 0, "lost": 0, "wrong": 0}
 
 
-@pytest.mark.parametrize("count", [1_000])
+@pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=LONG)])
 def test_leases_through_the_api(count: int) -> None:
     """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
     way and as owners, no GPU has two owners, and afterwards none is lost.
@@ -37,7 +38,7 @@ def test_leases_through_the_api(count: int) -> None:
     assert row["kills of owners"] > count / 200
 
 
-@pytest.mark.parametrize("count", [QUEUED])
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=LONG)])
 def test_served_in_order(launcher: Launcher, tmp_path: Path, count: int) -> None:
     """Whole-machine jobs that joined the queue one after the other run in that order, but for those
     whose launchers are killed in the queue, which do not run.
@@ -70,24 +71,22 @@ def queue(launcher: Launcher) -> list[int]:
     ]
 
 
-def owner(tmp_path: Path) -> subprocess.Popen[str]:
-    """Start a job that believes to have GPU 3, and return it when it has its flock."""
-    job = subprocess.Popen(
-        [sys.executable, "-SI", gpu_flocks.__file__, str(tmp_path), "60"],
-        env={"CUDA_VISIBLE_DEVICES": "3"},
-        text=True,
-        stdout=subprocess.PIPE,
-    )
-    assert job.stdout.readline() == f"{job.pid}\n"
-    return job
-
-
 def test_an_overlap_is_seen(tmp_path: Path) -> None:
     """The flocks tell who takes a GPU while another owner lives, and nobody else."""
-    mine = gpu_flocks.Flocks(str(tmp_path))
-    with owner(tmp_path) as other:
-        mine.take((2, 3))
-        other.kill()
+    mine, theirs = (gpu_flocks.Flocks(str(tmp_path)) for _ in range(2))
+    other = multiprocessing.get_context("fork").Process(target=own, args=(theirs,))
+    other.start()
+    until((tmp_path / "owns").exists)
+    mine.take((2, 3))
+    other.kill()
+    other.join()
     mine.let_go()
     mine.take((2, 3))
     assert (tmp_path / "overlaps").read_text() == f"GPU 3: pid {os.getpid()}\n"
+
+
+def own(flocks: gpu_flocks.Flocks) -> None:
+    """Own GPU 3 to the end of the process."""
+    flocks.take((3,))
+    Path(flocks.directory, "owns").touch()
+    signal.pause()
