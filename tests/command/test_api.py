@@ -85,7 +85,7 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
 
 
 def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
-    """The command cannot get what a program holds, and `status` names it as launcher and job."""
+    """The command cannot get what a program holds; `status` names the program, `free` ends it."""
     script = (
         "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
     )
@@ -101,7 +101,8 @@ def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
         assert lease["pid"] == lease["job_pid"] == process.pid
         assert (lease["command"][:2], lease["left_over_pids"]) == ([sys.executable, "-c"], None)
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
-        assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 75
+        assert launcher.run("free", *DGX, lease_id).stdout == "ended mine (GPUs 0,2,3)\n"
+        assert (process.wait(), launcher.records()) == (-signal.SIGTERM, [])
 
 
 # How it ends

@@ -12,8 +12,6 @@ from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 
 TYPED = [
     ("sudo python train.py", "write 'sudo gpulaunch ... -- COMMAND'"),
-    ("doas train", "write 'doas gpulaunch ... -- COMMAND'"),
-    ("env -i train", "write 'env ... gpulaunch ... -- COMMAND'"),
     ("env --unset=CUDA_VISIBLE_DEVICES train", "write 'env ... gpulaunch ... -- COMMAND'"),
     ("env CUDA_VISIBLE_DEVICES=0,1 train", "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'"),
     ("bash -c 'CUDA_VISIBLE_DEVICES=0 train'", "write 'gpulaunch -n 1 --only 0 -- COMMAND'"),
@@ -22,10 +20,6 @@ TYPED = [
         "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'",
     ),
     ("deepspeed --num_gpus 2 train.py", "'gpulaunch -n N -- deepspeed ... SCRIPT' without it"),
-    (
-        "deepspeed --include localhost:0,1 train.py",
-        "'gpulaunch -n N -- deepspeed ... SCRIPT' without it",
-    ),
     (
         "accelerate launch --gpu_ids 0,1 train.py",
         "write 'gpulaunch -n N -- accelerate ... SCRIPT' without it",
@@ -47,10 +41,6 @@ def test_command_that_leaves_the_lease(line: str, want: str) -> None:
     ("line", "want"),
     [
         ("sudo -n docker run image", "sudo docker run"),
-        (
-            "/usr/bin/sudo -u bob /usr/bin/docker container create image",
-            "sudo docker container create",
-        ),
         ("doas docker --context default start box", "doas docker start"),
     ],
 )
@@ -80,12 +70,9 @@ def test_sudo_that_makes_no_container_is_not_refused(line: str) -> None:
     [
         "sh -c sudo",
         "sudo -E train",
-        "sudo --preserve-env=CUDA_VISIBLE_DEVICES train",
         "tmux -L no-such-server new train",
         "env CUDA_VISIBLE_DEVICES= train",
-        "env CUDA_VISIBLE_DEVICES=-1 train",
         "env train -i CUDA_VISIBLE_DEVICES=0",
-        "bash -c 'echo $CUDA_VISIBLE_DEVICES'",
         "bash -c 'CUDA_VISIBLE_DEVICES=$GPU train'",
         "bash -c 'echo \"CUDA_VISIBLE_DEVICES=0\"'",
         "deepspeed train.py --num_gpus 2",
@@ -108,7 +95,6 @@ def test_tmux_with_a_server(tmp_path: Path) -> None:
         server.listen()
         for command, environment in (
             (["tmux", "-S", path, "new", "-d", "train"], {}),
-            (["tmux", f"-S{path}", "new"], {}),
             (["tmux", "-L", "old", "new", "train"], {"TMUX_TMPDIR": str(tmp_path)}),
             (["tmux", "-2", "-Lold", "new"], {"TMUX_TMPDIR": str(tmp_path)}),
             (["tmux", "new-window", "train"], {"TMUX": f"{path},123,0"}),
