@@ -86,18 +86,12 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
 
 def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
     """The command cannot get what a program holds; `status` names the program, `free` ends it."""
-    script = (
-        "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
-    )
+    script = "lease = allocated(name='mine')\nprint(lease.id, flush=True); sys.stdin.read()"
     with program(launcher, script) as process:
         lease_id = process.stdout.readline().strip()
         (lease,) = leases(launcher)
-        assert (lease["id"], lease["gpus"], lease["profile"], lease["name"]) == (
-            lease_id,
-            [0, 2, 3],
-            "vgg16",
-            "mine",
-        )
+        found = [lease[key] for key in ("id", "gpus", "profile", "name")]
+        assert found == [lease_id, [0, 2, 3], "vgg16", "mine"]
         assert lease["pid"] == lease["job_pid"] == process.pid
         assert (lease["command"][:2], lease["left_over_pids"]) == ([sys.executable, "-c"], None)
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
@@ -111,9 +105,7 @@ ENDS = {
     "the block ends": ("with allocated():\n    say()\nprint(input())", 0),
     "an exception": ("with allocated():\n    say()\n    raise RuntimeError('mine')", 1),
     "the program ends without a release": ("lease = allocated()\nsay()", 0),
-    "nobody keeps what was applied": ("allocated().apply()\nsay()", 0),
     "the program kills itself": ("lease = allocated()\nsay()\nos.kill(os.getpid(), 9)", -9),
-    "os._exit": ("with allocated():\n    say()\n    os._exit(4)", 4),
 }
 
 
@@ -136,16 +128,6 @@ def test_a_lease_ends_with_its_block_or_program(
         assert error == "" or error.endswith("RuntimeError: mine\n")
         assert launcher.run(*DGX, "-n", "8", *SHOW).stdout == "0,1,2,3,4,5,6,7\n"
         assert launcher.records() == []
-
-
-def test_release_twice_is_harmless(launcher: Launcher) -> None:
-    """A second release does nothing, also at the end of the block, and frees no other lease."""
-    with gpulaunch.allocate(8, topology=DGX1) as lease:
-        lease.release()
-        with gpulaunch.allocate(8, topology=DGX1):
-            lease.release()
-            assert len(launcher.records()) == 1
-    assert launcher.records() == []
 
 
 # The variables
@@ -323,20 +305,9 @@ def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
     assert (found[0][1], failed.value.exit_status) == ("give wait=True to queue", 125)
 
 
-def test_only_what_is_exported_is_there() -> None:
-    """All that the package lists is there; any other name is an AttributeError as everywhere."""
-    assert all(hasattr(gpulaunch, name) for name in gpulaunch.__all__)
-    with pytest.raises(AttributeError, match="module 'gpulaunch' has no attribute 'alocate'"):
-        gpulaunch.alocate  # noqa: B018
-
-
 WRONG = [
-    ("gpus", -1, "-1 GPUs requested: at least 1 is needed"),
     ("gpus", 1.5, "'1.500000' is neither a number of GPUs nor 'all'"),
-    ("policy", "best", "unknown policy 'best': did you mean best-fit or best-effort?"),
-    ("memory", "lots", "'lots' is no amount of memory such as 8GiB"),
     ("only", [0, 9], "'9' is no GPU of dgx1-v100, which has GPUs 0-7"),
-    ("uuid", "maybe", "'maybe' is neither true nor false"),
     ("wait_timeout", 0, "'0s' is no length of time such as 90s, 10m or 1h30m"),
     ("topology", "dgx9", "unknown topology 'dgx9': did you mean dgx2?"),
     ("name", "x" * (2 << 20), "the name has 2097152 characters: at most 1000 are shown to others"),
@@ -357,18 +328,14 @@ def test_a_wrong_argument_is_one_line_that_names_it(launcher: Launcher) -> None:
 # Every argument
 
 ARGUMENTS = [
-    ({}, (0,)),
     ({"gpus": "2"}, (0, 3)),
     ({"gpus": "all"}, tuple(range(8))),
-    ({"gpus": 2, "policy": "baseline"}, (0, 1)),
     ({"gpus": 2, "only": [1, 2, "GPU-dgx1-v100-3"], "exclude": [2]}, (1, 3)),
-    ({"gpus": 2, "only": "6,7"}, (6, 7)),
     ({"exclude": {0, 1}}, (2,)),
     ({"gpus": 2, "exclude": 0}, (1, 2)),
     ({"exclude": []}, (0,)),
     ({"memory": 15 << 30}, (0,)),
     ({"gpu_model": "v100-sxm2"}, (0,)),
-    ({"topology": "pcie-4gpu-workstation", "gpus": "all"}, (0, 1, 2, 3)),
     ({"gpus": 4, "policy": "greedy", "pattern": "chain"}, (0, 3, 2, 1)),
     ({"gpus": 5, "sensitive": True}, (0, 2, 3, 4, 7)),
     ({"gpus": 5, "sensitive": "false"}, (0, 1, 2, 3, 4)),
@@ -384,37 +351,19 @@ def test_each_argument_chooses_as_its_option_does() -> None:
         assert lease.reason.startswith("57.86 GB/s effective bandwidth")
 
 
-@pytest.mark.parametrize("name", [3, "", "\x1b[31m\udcff\u6f22"])
-def test_no_name_keeps_others_from_launching(launcher: Launcher, name: object) -> None:
-    """A program of any name gets a lease that others can read, or none: their launches go on."""
-    try:
-        lease = gpulaunch.allocate(2, topology=DGX1, name=name, uuid=True)
-    except gpulaunch.UsageError:
-        assert launcher.records() == []
-        return
-    with lease:
-        assert lease.env["CUDA_VISIBLE_DEVICES"] == "GPU-dgx1-v100-0,GPU-dgx1-v100-3"
-        done = launcher.run(*VGG, *SHOW)
-        assert (done.returncode, done.stdout) == (0, "4,6,7\n"), done.stderr
-
-
-def test_a_program_promises_no_time_limit(
+def test_settings_apply_as_for_the_command(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time limit in a file or the environment is for jobs: nothing ends a program at it."""
-    monkeypatch.setenv("GPULAUNCH_TIME_LIMIT", "1m")
-    with gpulaunch.allocate(topology=DGX1):
-        (lease,) = leases(launcher)
-    assert (lease["time_limit_s"], lease["ends_at"]) == (None, None)
+    """The environment counts as for the command, and an argument comes before it.
 
-
-def test_settings_apply_as_for_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment counts as for the command, and an argument comes before it."""
-    monkeypatch.setenv("GPULAUNCH_TOPOLOGY", DGX1)
-    monkeypatch.setenv("GPULAUNCH_GPUS", "3")
-    monkeypatch.setenv("GPULAUNCH_PROFILE", "vgg16")
-    with gpulaunch.allocate() as lease:
+    A time limit is for jobs: nothing ends a program at it, and none is promised.
+    """
+    for name, value in (("TOPOLOGY", DGX1), ("GPUS", "3"), ("TIME_LIMIT", "1m")):
+        monkeypatch.setenv(f"GPULAUNCH_{name}", value)
+    with gpulaunch.allocate(profile="vgg16") as lease:
         assert lease.gpus == (0, 2, 3)
+        (shown,) = leases(launcher)
+        assert (shown["time_limit_s"], shown["ends_at"]) == (None, None)
     with gpulaunch.allocate(2) as lease:
         assert lease.gpus == (0, 3)
 
@@ -468,18 +417,6 @@ def waits_for_the_lock(pid: int) -> bool:
     """Return whether a process stands in line for some flock."""
     lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     return any("->" in fields and "FLOCK" in fields and str(pid) in fields for fields in lines)
-
-
-def test_ctrl_c_while_taking_holds_nothing(launcher: Launcher) -> None:
-    """A KeyboardInterrupt at the moment of taking GPUs leaves none with the program."""
-    directory = os.open(launcher.state, os.O_RDONLY)
-    with held_lock(directory) as let_go, program(launcher, INTERRUPTED) as process:
-        until(lambda: waits_for_the_lock(process.pid))
-        process.send_signal(signal.SIGINT)
-        let_go()
-        assert process.stdout.readline() == "interrupted\n"
-        assert leases(launcher) == []
-        assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
 
 
 @contextmanager
@@ -544,15 +481,13 @@ def test_a_cancelled_wait_has_left_the_queue(launcher: Launcher) -> None:
     """Whoever awaits a cancelled wait finds its ticket gone, and gets what is free then."""
 
     async def cancels() -> None:
-        lease = await gpulaunch.aallocate(1, topology=DGX1)
-        for _ in range(3):
+        async with gpulaunch.aallocate(1, topology=DGX1) as lease:
             waiter = asyncio.create_task(waits())
             await asyncio.to_thread(await_ticket, launcher)
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
             assert launcher.records() == [f"gpulaunch.lease.{lease.id}"]
-        lease.release()
 
     async def waits() -> None:
         await gpulaunch.aallocate(8, topology=DGX1, wait=True)
@@ -611,9 +546,6 @@ def test_the_recipe_for_notebooks(launcher: Launcher, monkeypatch: pytest.Monkey
     assert (launcher.records(), dict(os.environ)) == ([], before)
 
 
-# multiprocessing
-
-
 # What it costs
 
 
@@ -632,10 +564,7 @@ def test_the_import_stays_light() -> None:
         "json",
         "tomllib",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", script, *heavy], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "\n"
+    assert subprocess.check_output([sys.executable, "-c", script, *heavy]) == b"\n"
 
 
 def test_fork_of_a_waiter_is_not_in_the_queue(launcher: Launcher) -> None:

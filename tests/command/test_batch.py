@@ -64,9 +64,8 @@ class Site:
 
     def start(self, *options: str, **more: Any) -> subprocess.Popen[str]:
         """Start a batch."""
-        process = self.launcher.start(
-            "batch", self.file.name, *DGX, *options, cwd=self.home, **more
-        )
+        words = ("batch", self.file.name, *DGX, *options)
+        process = self.launcher.start(*words, cwd=self.home, **more)
         self._running.append(process)
         return process
 
@@ -92,13 +91,10 @@ class Site:
 
     def clear_away(self) -> None:
         for process in self._running:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            process.stderr.close()
-        self.launcher.run(
-            "free", "--mine", *DGX, env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1s"}
-        )
+            with process:
+                process.kill()
+        environment = self.launcher.environment | {"GPULAUNCH_GRACE": "0.1s"}
+        self.launcher.run("free", "--mine", *DGX, env=environment)
         self._started.close()
 
 
@@ -180,52 +176,11 @@ def test_what_cannot_be_planned(site: Site) -> None:
     problem = "no job can be planned: none shares one GPU"
     assert (done.returncode, problem in done.stderr) == (2, True)
     site.write([*rest, light(2, 20, command=["true"])])
-    done = site.run("--plan")
-    assert done.stderr.splitlines()[0] == (
-        "gpulaunch: info: planned: 1 job in 1 group on 1 GPU, predicted to take 1 min, 1 min "
-        "without sharing; 2 not planned"
-    )
+    assert "planned: 1 job in 1 group on 1 GPU, " in site.run("--plan").stderr
     assert site.statuses() == {0: 0, 1: 0, 2: 0}
 
 
 # ------------------------------------------------------------------------------- that all goes well
-
-
-HOLDING = """
-IFS=,; set -- $CUDA_VISIBLE_DEVICES; unset IFS
-cd held && mkdir "$@" || exit 9
-echo "$0 $CUDA_VISIBLE_DEVICES" >>../order
-sleep 0.1
-rmdir "$@"
-"""
-
-
-def test_many_jobs(site: Site) -> None:
-    """Many jobs each run once, in the file's order, alone on the GPUs that their results name."""
-    (site.home / "held").mkdir()
-    draw = random.Random(7)
-    jobs = [
-        {
-            "gpus": draw.randint(1, 5),
-            "bandwidth_sensitive": draw.random() < 0.5,
-            "pattern": draw.choice(["ring", "all-to-all", "chain"]),
-            "command": ["sh", "-c", HOLDING, str(number)],
-        }
-        for number in range(24)
-    ]
-    site.write(jobs)
-    done = site.run()
-    assert (said(done), done.returncode, done.stdout) == ("24 of 24 jobs ended with 0", 0, "")
-    results = [result for _, result in sorted(site.results().items())]
-    assert [result["exit_status"] for result in results] == [0] * 24
-    ran = [line.split() for line in (site.home / "order").read_text().splitlines()]
-    assert sorted((int(number), gpus) for number, gpus in ran) == [
-        (number, ",".join(map(str, result["gpus"]))) for number, result in enumerate(results)
-    ]
-    assert [len(result["gpus"]) for result in results] == [job["gpus"] for job in jobs]
-    starts = [result["started_s"] for result in results]
-    assert starts == sorted(starts)
-    assert site.launcher.records() == []
 
 
 def test_the_simulator_says_what_a_batch_does(site: Site) -> None:
@@ -242,7 +197,7 @@ def test_the_simulator_says_what_a_batch_does(site: Site) -> None:
             "duration_s": round(draw.uniform(10, 1000), 3),
             "command": site.gated(number),
         }
-        for number in range(12)
+        for number in range(8)
     ]
     site.write(jobs)
     options = ("--jobs", site.file.name, "--policy", "preserve", "--json")
@@ -270,10 +225,8 @@ def test_arrivals(site: Site) -> None:
     assert sorted(results, key=lambda number: results[number]["started_s"]) == [3, 1, 2, 0]
     assert [results[number]["submitted_s"] for number in range(4)] == arrivals
     assert all(one["started_s"] > one["submitted_s"] for one in results.values())
-    site.file.write_text(site.file.read_text().replace("0.3", "600"))
-    (site.home / RESULTS).unlink()
-    assert site.run("--at-once").returncode == 0
-    assert [one["submitted_s"] for one in site.results().values()] == [0.0] * 4
+    site.write([{"arrival_s": 600, "command": ["true"]}])
+    assert site.run("--at-once", "--results", "b").returncode == 0
 
 
 def test_what_a_job_finds_and_a_result_says(site: Site) -> None:
@@ -373,23 +326,11 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
 OK = '[[job]]\ncommand = ["touch", "ran"]\n'
 BROKEN = {
     f"{OK}[[job]]\nname = 'x'\n": "3: job 1 (x) has no command",
-    "[[job]]\ncommand = []\n": "2: command: [] is not a list of texts such as",
     f'{OK}[[job]]\ncommand = ["./no"]\n': "4: command: './no' is not found, or cannot ",
     f'{OK}[[job]]\ncommand = ["true", "a\\u0000b"]\n': "4: command: 'a\\x00b' has a NUL in it",
     f'{OK}[[job]]\ncommand = ["true"]\ngpus = 9\n': "3: job 1 (true) can never run: 9 GPUs",
-    f"{OK}only = ['9']\n": "1: job 0 (touch): only 9: '9' is no",
     "3,ring,0,60,1,vgg16\n": "1: job 0 (vgg16) has no command",
 }
-
-
-def test_a_file_that_is_wrong(site: Site) -> None:
-    """A mistake is told with path and line before anything starts, and no results are begun."""
-    for text, want in BROKEN.items():
-        site.file.write_text(text)
-        done = site.run()
-        assert done.stderr.startswith(f"gpulaunch: error: jobs.toml:{want}"), done.stderr
-        assert (done.returncode, done.stdout) == (2, "")
-        assert sorted(os.listdir(site.home)) == ["jobs.toml", "started"]
 
 
 WRONG = [
@@ -398,20 +339,19 @@ WRONG = [
     (("--results", "started"), 2, "started: is no regular file of your own"),
     (("--results", "jobs.toml"), 2, "jobs.toml holds something other than results of a batch"),
     (("--logs", "jobs.toml"), 125, "jobs.toml: not a directory"),
-    (("--", "true"), 2, "'gpulaunch batch' runs no command, but -- is given"),
 ]
 
 
-def test_a_command_line_that_is_wrong(site: Site) -> None:
-    """What cannot be is told before anything starts."""
-    site.write([{"command": ["touch", "ran"]}])
-    before = site.file.read_text()
-    for options, status, want in WRONG:
+def test_what_is_wrong(site: Site) -> None:
+    """A mistake is told, in a file with its line, before anything starts or results are begun."""
+    mistakes = [(text, (), 2, f"jobs.toml:{want}") for text, want in BROKEN.items()]
+    for text, options, status, want in [*mistakes, *((OK, *row) for row in WRONG)]:
+        site.file.write_text(text)
         done = site.run(*options)
         assert done.stderr.startswith(f"gpulaunch: error: {want}"), done.stderr
         assert (done.returncode, done.stdout) == (status, "")
         found = (sorted(os.listdir(site.home)), site.file.read_text())
-        assert found == (["jobs.toml", "started"], before)
+        assert found == (["jobs.toml", "started"], text)
 
 
 # ------------------------------------------------------------------------------------- ending early
@@ -553,8 +493,6 @@ def test_a_job_that_has_changed(site: Site) -> None:
     assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
     ran = (site.home / "ran").read_text().split()
     assert (sorted(ran[:3]), sorted(ran[3:])) == (["a", "b", "c"], ["b", "c", "d"])
-    assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
-    assert len((site.home / "ran").read_text().split()) == 6
 
 
 # ---------------------------------------------------------------------------------- results on disk
@@ -611,20 +549,18 @@ def test_each_line_of_stdin_is_a_job(site: Site) -> None:
     text = """# sweeps
     \t
   echo 'a  b' "$((1 + 1))" | cat >0
-exit 3
    # echo no >no
-echo "$CUDA_VISIBLE_DEVICES" >2 # at the end
-kill -9 $$
-cat >4; printf '%s' '\udcff' >name\udcfe
-printf crlf >5\r
-echo last >6"""
+echo "$CUDA_VISIBLE_DEVICES" >1 # at the end
+cat >2; printf '%s' '\udcff' >name\udcfe
+printf crlf >3\r
+exit 3"""
     done = from_stdin(site, text, "-n", "2")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
-    assert site.statuses() == {0: 0, 1: 3, 2: 0, 3: 137, 4: 0, 5: 0, 6: 0}
-    read = [(site.home / name).read_text() for name in "0456"]
-    assert read == ["a  b 2\n", "", "crlf", "last\n"]
+    assert site.statuses() == {0: 0, 1: 0, 2: 0, 3: 0, 4: 3}
+    read = [(site.home / name).read_text() for name in "023"]
+    assert read == ["a  b 2\n", "", "crlf"]
     assert (site.home / os.fsdecode(b"name\xfe")).read_bytes() == b"\xff"
-    assert len((site.home / "2").read_text().split(",")) == 2
+    assert len((site.home / "1").read_text().split(",")) == 2
     assert not (site.home / "no").exists()
 
 
@@ -648,19 +584,14 @@ def test_lines_are_resumed(site: Site) -> None:
 
 
 def test_nothing_to_run(site: Site) -> None:
-    """Without a job it is a mistake, and no results are begun; a file of commands is for stdin."""
+    """Without a job it is a mistake, and no results are begun."""
     error = complaint("stdin: there is no job in it", "docs/guides/simulate.md has an example")
     for text in ("", "\n \n# nothing\n"):
         done = from_stdin(site, text)
         assert (done.returncode, done.stderr) == (2, error)
-    site.file.write_text("python train.py\n")
-    site.file = site.file.rename(site.home / "jobs")
-    done = site.run()
-    assert (done.returncode, "gpulaunch batch - <jobs" in done.stderr) == (2, True)
     script = f"exec gpulaunch batch {' '.join(DGX)} - <&-"
-    done = subprocess.run(["sh", "-c", script], env=site.launcher.environment, check=False)
-    assert done.returncode == 2
-    assert sorted(os.listdir(site.home)) == ["jobs", "started"]
+    assert site.launcher.run("-c", script, executable="/bin/sh").returncode == 2
+    assert os.listdir(site.home) == ["started"]
 
 
 # ---------------------------------------------------------------------------------- after others
@@ -706,9 +637,8 @@ def test_a_job_after_what_is_not_there(site: Site) -> None:
         "c": f"{none} 'c'",
         "a:never": f"{none} 'a:never'",
         ":any": "':any': a name is missing",
-        "a,": "'a,': a name is missing",
     }.items():
         site.write([job("a", "touch a"), job("b", "true", after), job("c", "true")])
         done = site.run()
-        assert (done.returncode, f": after: {want}\n" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, f" after: {want}\n" in done.stderr) == (2, True), done.stderr
         assert not (site.home / "a").exists()

@@ -18,7 +18,6 @@ from gpulaunch.process.companion import WITNESS
 from gpulaunch.process.system import pending_signals, program_of, stat_fields
 
 COUNTS = str(Path(__file__).parents[1] / "jobs" / "counts")
-SIGNALS = ("TERM", "USR1")
 ONE = (*DGX, "-n", "1", "--")
 
 
@@ -85,16 +84,12 @@ def counting(launcher: Launcher, *words: str, **options) -> Iterator[Counting]:
         launch.process.communicate()
 
 
-@pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_comes_once(launcher: Launcher, name: str) -> None:
+def test_a_signal_comes_once(launcher: Launcher) -> None:
     """A signal to the group reaches the job once, one to the launcher too, in any order."""
-    number = signal.Signals[f"SIG{name}"]
-    with counting(launcher, name) as launch:
-        got = [
-            (launch.to_group if at % 2 or at % 5 == 0 else launch.to_launcher)(number)
-            for at in range(50)
-        ]
-    assert got == list(range(1, 51))
+    with counting(launcher, "USR1") as launch:
+        for at in range(30):
+            send = launch.to_group if at % 2 or at % 5 == 0 else launch.to_launcher
+            assert send(signal.SIGUSR1) == at + 1
 
 
 @pytest.mark.parametrize("front", ["dumb-init", "tini -g --"])
@@ -104,11 +99,11 @@ def test_an_init_in_front(launcher: Launcher, front: str) -> None:
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
     with counting(launcher, "TERM", before=(program, *rest)) as launch:
-        for sent in range(1, 21):
+        for sent in range(1, 11):
             launch.process.terminate()
             until(lambda sent=sent: launch.count() >= sent)
             launch.count()  # what the launcher got of it has been dealt with
-        assert launch.count() == 20
+        assert launch.count() == 10
 
 
 def test_many_inherited_descriptors(launcher: Launcher) -> None:
@@ -175,14 +170,13 @@ def test_a_killed_witness(launcher: Launcher) -> None:
         assert [each(signal.SIGTERM) for each in send] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [("gpulaunch",), ("-f", "jobs/[c]ounts")])
-def test_pkill(launcher: Launcher, options: tuple[str, ...]) -> None:
+def test_pkill(launcher: Launcher) -> None:
     """`pkill gpulaunch` reaches the job, and neither by its name nor by the job's the witness."""
     with counting(launcher, "TERM") as launch:
         witness = Path(f"/proc/{launch.witness}")
         shown = (witness / "comm").read_text() + (witness / "cmdline").read_text()
         assert not re.search("gpulaunch|counts|python", shown)
-        pkill = ["pkill", "-TERM", "--session", str(launch.process.pid), *options]
+        pkill = ["pkill", "-TERM", "--session", str(launch.process.pid), "gpulaunch"]
         subprocess.run(pkill, check=True)
         assert launch.count() >= 1
 

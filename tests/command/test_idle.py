@@ -41,33 +41,26 @@ def idle_since(launcher) -> list[str | None]:
     return [lease["idle_since"] for lease in status["leases"]]
 
 
-def test_a_busy_gpu_is_noted_in_the_time_of_the_record(launcher, dgx1_v100) -> None:
-    """While a kernel runs, the record's modification time goes on, and its content stays."""
+@pytest.mark.parametrize("active", [100, None, 0], ids=["busy", "unknown", "idle"])
+def test_what_is_noted(launcher, dgx1_v100, active: int | None) -> None:
+    """While a kernel runs, the record's modification time goes on, and its content stays.
+
+    A GPU that does not tell counts as busy; of one that does nothing the owner is told once.
+    """
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
-    dgx1_v100.script(0, "active", 100)
-    with running(launcher, "-n", "1"):
+    if active is not None:
+        dgx1_v100.script(0, "active", active)
+    with running(launcher, "-n", "1") as job:
         record = record_of(launcher)
         content = record.read_bytes()
         os.utime(record, (0, 0))
-        until(lambda: record.stat().st_mtime > time.time() - 60)
-        assert record.read_bytes() == content
-
-
-@pytest.mark.parametrize("answer", ["idle", "unknown"])
-def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
-    """The owner is told once that the GPU does nothing; one that does not tell counts as busy."""
-    launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
-    if answer == "idle":
-        dgx1_v100.script(0, "active", 0)
-    with running(launcher, "-n", "1") as job:
-        record = record_of(launcher)
-        os.utime(record, (0, 0))
-        if answer == "idle":
+        if active == 0:
             line = job.stderr.readline()
             assert line == "gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"
             assert record.stat().st_mtime == 0
         else:
-            until(lambda: record.stat().st_mtime > 0)
+            until(lambda: record.stat().st_mtime > time.time() - 60)
+        assert record.read_bytes() == content
 
 
 def test_the_owner_is_told_by_notify(launcher, dgx1_v100, tmp_path) -> None:

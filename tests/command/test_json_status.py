@@ -139,7 +139,6 @@ def test_no_descriptor(launcher: Launcher) -> None:
     with open(os.devnull) as file:
         fd = file.fileno()
         for text, want in {
-            "x": "'x' is no number of a descriptor",
             "99999999": "'99999999' is no number of a descriptor",
             "77": "descriptor 77 is not open",
             "0,2": "descriptor 0 is the job's own",

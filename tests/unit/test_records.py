@@ -132,7 +132,9 @@ def test_fields_are_not_inherited() -> None:
 
 
 def test_public_names() -> None:
-    """Inspect and typing understand every public function, class and method."""
+    """Inspect and typing understand every public function, class and method; others are none."""
+    with pytest.raises(AttributeError, match="module 'gpulaunch' has no attribute 'alocate'"):
+        gpulaunch.alocate  # noqa: B018
     found = [getattr(gpulaunch, name) for name in gpulaunch.__all__]
     found += [member for one in found if isinstance(one, type) for member in vars(one).values()]
     for one in found:
