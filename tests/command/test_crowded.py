@@ -1,15 +1,20 @@
 """A table full of what others wrote: what is read, what is not, and what that costs everybody."""
 
+import fcntl
 import json
 import os
 import pwd
+import resource
 import shutil
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import DGX, SHOW, Launcher, complaint, held
 from fake_nvml import FakeNvml
-from live_records import LiveRecords, held_elsewhere
 from values import lease, ticket
 
 from gpulaunch.leases.lease import Lease
@@ -29,6 +34,65 @@ TABLE = TableKey("dgx1-v100", HERE.digest or "", "/profiles/dgx1-v100.toml")
 ELSEWHERE = TableKey("elsewhere", "0badc0de", "/profiles/elsewhere.toml")
 GONE = Process(1 << 22, 1)
 MISSING = ("GPU-nope", "GPU-dgx1-v100-9")
+
+
+class LiveRecords:
+    """Records in a state directory that are alive until they are closed, held by this process.
+
+    Args:
+        directory: the state directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._fds = directory, []
+        self._names: list[str] = []
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+    def add(self, *records: Lease | Ticket) -> None:
+        """Publish records as gpulaunch does, each with its user as the owner of its file."""
+        for record in records:
+            self.write(record_name(record), json.dumps(record.to_document()).encode())
+            os.fchown(self._fds[-1], record.user_id, -1)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file by hand, with the lock of a live record, whatever is in it."""
+        fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        self._fds.append(fd)
+        self._names.append(name)
+        os.write(fd, content)
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+
+    def release(self) -> None:
+        """Let all of them die; their files stay."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def __enter__(self) -> "LiveRecords":
+        """Hold them for the length of a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let all of them die at the end of the block, and remove their files."""
+        self.release()
+        for name in self._names:
+            (self._directory / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def held_elsewhere(launcher: Launcher, *records: Lease) -> Iterator[None]:
+    """Have another process hold records for the length of a block."""
+
+    def hold() -> int:
+        LiveRecords(launcher.state).add(*records)
+        print("held", flush=True)
+        return signal.pause() or 0
+
+    with launcher.call(hold) as process:
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.kill()
 
 
 def own_lease(number: int, *gpus: int, **fields: object) -> Lease:
@@ -88,10 +152,10 @@ def test_more_leases_than_are_read(launcher: Launcher) -> None:
     The owner or root ends one, and launches go on: the GPU of no lease is given twice.
     """
     leases = [own_lease(number, 0, table=ELSEWHERE) for number in range(200)]
-    with held_elsewhere(launcher.state, *leases):
+    with held_elsewhere(launcher, *leases):
         assert launcher.run(*DGX, "-n", "all", *SHOW).returncode == 75  # no room for one of ours
         assert launcher.run(*DGX, "-n", "8", "--dry-run", "--", "true").returncode == 0
-        with held_elsewhere(launcher.state, own_lease(200, 7)):
+        with held_elsewhere(launcher, own_lease(200, 7)):
             for gpu in ("0", "7"):
                 done = launcher.run(*DGX, "--only", gpu, "-n", "1", *SHOW)
                 assert (done.returncode, done.stdout) == (125, "")
@@ -159,7 +223,7 @@ def test_places_of_large_tickets(launcher: Launcher) -> None:
                 records.add(made)
             else:
                 made = replace(made, table=ELSEWHERE)
-                records.write([record_name(made)], padded(made, 64 << 10))
+                records.write(record_name(made), padded(made, 64 << 10))
         assert [one["id"] for one in document(launcher, *DGX)["queue"]] == ["t125"]
 
 
@@ -178,7 +242,7 @@ def padded(record: Lease | Ticket, size: int) -> bytes:
 def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) -> None:
     """Records of earlier versions, of 20 KiB, hold their GPUs; beyond 64 KiB all decisions end."""
     with LiveRecords(launcher.state) as records:
-        records.write(["gpulaunch.lease.l1"], padded(own_lease(1, 0), size))
+        records.write("gpulaunch.lease.l1", padded(own_lease(1, 0), size))
         done = launcher.run(*DGX, "--only", "0,1", "-n", "1", *SHOW)
         assert (done.returncode, done.stdout) == (status, gpu)
         found = document(launcher, *DGX)
@@ -204,7 +268,8 @@ def test_status_goes_on_beside_garbage(launcher: Launcher) -> None:
     """`status` shows what it can beside live records that stop all launches, and names them."""
     names = {"lease": "gpulaunch.lease.bad", "ticket": "gpulaunch.ticket.00000001.bad"}
     with LiveRecords(launcher.state) as records, held(launcher, *DGX, "-n", "2"):
-        records.write(names.values(), b"{")
+        for name in names.values():
+            records.write(name, b"{")
         shown = launcher.run("status", *DGX).stdout.replace("\n", "")
         for kind, name in names.items():
             assert f"{name}: this live {kind} of {ME} cannot be understood" in shown

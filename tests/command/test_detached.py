@@ -122,18 +122,6 @@ def test_a_detached_launch_that_waits(site: Site) -> None:
     assert (site.wait("a"), (site.home / "ran").exists()) == (3, False)
 
 
-def test_a_detached_launch_that_fails_at_once_says_why(site: Site) -> None:
-    """Without GPUs and not allowed to wait it ends with 75 and the words of the foreground."""
-    with held(site.launcher, *DGX, "-n", "1", "--name", "other"):
-        arguments = ("--no-wait", "-n", "8", "--name", "late", "--", "true")
-        foreground = site.launcher.run(*DGX, *arguments)
-        done = site.launcher.run("-d", *DGX, *arguments, cwd=site.home)
-    said = [re.sub(r"for [^)]*\)", "", one.stderr) for one in (done, foreground)]
-    assert (done.returncode, done.stdout, said[0]) == (75, "late\n", said[1])
-    assert site.logs("late") == done.stderr
-    assert site.past()["late"]["exit_status"] == 75
-
-
 def test_a_launcher_that_is_killed_before_it_has_gpus(site: Site) -> None:
     """`-d` has printed its name by then, and says that it has ended."""
     directory = os.open(site.launcher.environment["GPULAUNCH_STATE_DIR"], os.O_RDONLY)

@@ -497,22 +497,13 @@ def test_free_lets_a_job_tidy_up(launcher: Launcher) -> None:
 
 
 def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
-    """A stopped launcher is no obstacle: it is woken, ends what its job left, and releases."""
+    """A stopped launcher is no obstacle, nor is its longer grace: all who hold the lease end."""
+    launcher.environment["GPULAUNCH_GRACE"] = "300s"
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         process.send_signal(signal.SIGSTOP)
         (lease,) = table(launcher)["leases"]
-        assert free(launcher, lease["id"]).stdout == ended(lease)
-        assert (alive(pids), launcher.records(), process.wait()) == ([], [], 143)
-
-
-def test_free_has_a_grace_of_its_own(launcher: Launcher) -> None:
-    """`free` does not wait for a launcher's longer grace: all who hold the lease end."""
-    launcher.environment["GPULAUNCH_GRACE"] = "300s"
-    with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
-        (lease,) = table(launcher)["leases"]
         assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1s").stdout == ended(lease)
-        process.wait()
-        assert (alive(pids), launcher.records()) == ([], [])
+        assert (alive(pids), launcher.records(), process.wait()) == ([], [], 143)
 
 
 def test_free_spares_nested_leases(launcher: Launcher) -> None:

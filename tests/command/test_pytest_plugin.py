@@ -129,7 +129,6 @@ def test_nobody_starves(launcher: Launcher, tests: str, options: tuple[str, ...]
     found = run(launcher, tests, "-n", "4", *options, conftest=STARTED_CUDA + AFTER_ALL)
     assert found.counts == {"passed": 8}, found.text
     assert spread(found).keys() == {"gw0", "gw1", "gw2", "gw3"}
-    assert launcher.records() == []
 
 
 def test_cuda_with_more_workers_than_gpus(launcher: Launcher) -> None:

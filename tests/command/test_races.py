@@ -1,19 +1,10 @@
 """Launches that want GPUs at the same moment: a lost race sends nobody away while GPUs are free."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 from conftest import Launcher
-
-import gpulaunch
-from gpulaunch.launch import assess
-from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
-from gpulaunch.launch.launch import Callbacks
-from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.launch.options import Options
-from gpulaunch.launch.read_launch import read_launch
 
 MACHINE = "dgx1-v100"
 
@@ -31,31 +22,6 @@ def test_all_that_fit_start_at_once(
     assert [one.returncode for one in crowd] == [0] * launches, said
     indices = [index for line in taken for index in line.split(",")]
     assert len(indices) == len(set(indices)) == gpus * launches
-
-
-@pytest.mark.parametrize(("quick_s", "tries"), [(60.0, 1), (0.0, 4)], ids=["quick", "slow"])
-def test_a_decision_under_the_lock(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, quick_s: float, tries: int
-) -> None:
-    """Who finds its choice taken decides again under the lock, a slow one after 3 tries."""
-    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    monkeypatch.setattr(assess, "QUICK_S", quick_s)
-    options = Options({"topology": ("topology", MACHINE)}, os.environ)
-    launch = read_launch(options, ["true"], name=None, warn=pytest.fail)
-    callbacks = Callbacks(pytest.fail, pytest.fail, pytest.fail, pytest.fail)
-    rivals = []
-
-    def prepare(*_: object) -> ThisProcess:
-        rivals.append(gpulaunch.allocate(topology=MACHINE))  # which chooses the same GPU
-        return ThisProcess()
-
-    got = acquire(launch, open_table_of(launch, pytest.fail), callbacks, prepare)
-    assert isinstance(got, Acquired)
-    owned = [*got.grant.gpus, *(gpu for rival in rivals for gpu in rival.gpus)]
-    assert (len(rivals), len(set(owned))) == (tries, tries + 1)
-    for rival in rivals:
-        rival.release()
-    got.record.close()
 
 
 WORKER = """

@@ -17,7 +17,6 @@ import pytest
 from conftest import DGX, SHOW, VGG, Launcher, complaint, held, until
 from values import cases
 
-from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases import host_lock
 from gpulaunch.process.system import boot_id
@@ -168,20 +167,26 @@ def test_the_host_lock_names_its_holder(
 ) -> None:
     """A launch that does not get the host-wide lock in time names who has it, and if that sleeps.
 
-    A shared lock on a descriptor that can only be read is as good for that.
+    A shared lock on a descriptor that can only be read is as good for that. With --wait it goes on
+    as soon as the lock is free, or ends with its own time.
     """
     monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
-    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    me = pwd.getpwuid(os.getuid()).pw_name
     with host_lock_held(launcher, fcntl.LOCK_SH) as holder:
+        want = f" is held for 0.05 s by pid {holder.pid} of {me} ("
         for stopped in ("", ", which is stopped"):
-            with pytest.raises(FailedError) as caught:  # noqa: SIM117
-                with open_table(described=True, warn=print).locked():
-                    pass
-            want = f"held for 0.05 s by pid {holder.pid} of {pwd.getpwuid(os.getuid()).pw_name} ("
-            assert want in caught.value.message
-            assert caught.value.message.endswith(f"…){stopped}")
+            done = launcher.run(*VGG, *SHOW)
+            assert (done.returncode, want in done.stderr) == (125, True)
+            assert done.stderr.splitlines()[0].endswith(f"…){stopped}")
             holder.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        holder.send_signal(signal.SIGCONT)
+        assert launcher.run(*VGG, "--wait-timeout", "0.1s", *SHOW).returncode == 124
+        with launcher.start(*VGG, "--wait", *SHOW) as waiter:
+            line = waiter.stderr.readline()
+            assert (want in line, line.endswith(", and is waited for\n")) == (True, True)
+            holder.stdin.close()
+            assert waiter.communicate()[0] == "0,2,3\n"
 
 
 def test_what_needs_no_lock(launcher: Launcher) -> None:
@@ -190,29 +195,6 @@ def test_what_needs_no_lock(launcher: Launcher) -> None:
         assert launcher.run("status", *DGX).returncode == 0
         assert launcher.run(*VGG, "--dry-run", "--", "true").returncode == 0
         assert launcher.run("doctor").returncode in (0, 1)
-
-
-def test_waiting_outlasts_the_host_lock(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A launch with --wait says whom it waits for, and goes on as soon as the lock is free."""
-    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
-    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    warned: list[str] = []
-    with host_lock_held(launcher) as holder:
-
-        def warn(message: str) -> None:
-            warned.append(message)
-            holder.stdin.close()
-
-        with open_table(described=True, warn=warn).locked(30.0) as locked:
-            assert locked.read().leases == []
-    (line,) = warned
-    assert f"is held for 0.05 s by pid {holder.pid} of " in line
-    assert line.endswith(", and is waited for")
-    with host_lock_held(launcher), pytest.raises(TimedOutError):  # noqa: SIM117
-        with open_table(described=True, warn=print).locked(0.01):
-            pass
 
 
 def test_ctrl_c_while_the_host_lock_is_held(launcher: Launcher) -> None:

@@ -1,11 +1,9 @@
 """Waiting for GPUs: what is told, what wakes a waiter, how it ends; test_model.py: who is next."""
 
-import fcntl
 import json
 import os
 import pwd
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -19,7 +17,6 @@ import pytest
 from conftest import DGX, SHOW, Held, Launcher, held, until
 
 from gpulaunch.launch import place_in_queue
-from gpulaunch.process import libc
 
 pytest_plugins = ("fake_nvml",)
 
@@ -28,7 +25,6 @@ ALL = (*DGX, "-n", "8")
 BUSY = "8 GPUs requested: 0 of 8 are free, 8 are leased"
 AGE = r"\d+ s"
 EIGHT = "0,1,2,3,4,5,6,7"
-IN_OPEN = 0x20  # inotify.h
 
 
 class Waiter:
@@ -132,20 +128,6 @@ def watched_files(launcher: Launcher, pid: int) -> set[int]:
 
 def inodes(launcher: Launcher, *names: str) -> set[int]:
     return {os.stat(launcher.state / name).st_ino for name in names}
-
-
-def opened(path: Path) -> int:
-    """Return a descriptor that can be read once the file or directory has been opened."""
-    fd = libc.inotify()
-    libc.watch_file(fd, str(path), IN_OPEN)
-    return fd
-
-
-def next_look(looks: int) -> None:
-    """Wait until a waiter has looked, which opens several files in a row."""
-    select.select([looks], [], [])
-    while select.select([looks], [], [], 0.05)[0]:
-        libc.file_events(looks)
 
 
 # ------------------------------------------------------------------------------ what it is told
@@ -262,24 +244,6 @@ def test_a_bell_that_somebody_else_made_changes_nothing(launcher: Launcher, wait
         for ending, waiter in ((job, first), (first, second)):
             ending.end()
             assert waiter.gpus() == EIGHT
-
-
-def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
-    """Waiters that find nothing do not take the host-wide lock, so they hinder no launch."""
-    with held(launcher, *ALL):
-        leases = launcher.records()
-        head, _ = [wait(*ALL, "--wait") for _ in range(2)]
-        until(lambda: watched_files(launcher, head.pid) == inodes(launcher, *leases))
-        lock = os.open(launcher.state, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        looks = opened(launcher.state)
-        next_look(looks)  # the head's, now and then
-        next_look(looks)
-        inode = f":{os.fstat(lock).st_ino} "
-        locks = Path("/proc/locks").read_text().splitlines()
-        assert [line for line in locks if "->" in line and inode in line] == []
-        os.close(lock)
-        os.close(looks)
 
 
 NO_EVENTS = {

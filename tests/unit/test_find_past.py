@@ -50,10 +50,3 @@ def test_what_may_be_several() -> None:
     with pytest.raises(UsageError) as found:
         find_past("cccc", LAUNCHES)
     assert found.value.message == "'cccc' may be any of cccc00000005, cccc00000006"
-
-
-def test_a_detached_one_that_runs_comes_first() -> None:
-    """Of launches of a name the newest detached one that runs is meant, else the newest."""
-    launches = [*(past(key, "x", log=f"/{key}") for key in "ab"), past("c", "x")]
-    for running, key in (("", "c"), ("a", "a"), ("ab", "b"), ("c", "c")):
-        assert find_past("x", launches, lambda one, keys=running: one.key in keys).key == key
