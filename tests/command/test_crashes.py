@@ -243,31 +243,6 @@ def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
-    """Launch a job and, if it gets to run, queue another launch for all GPUs behind it."""
-    with start(launcher, *VGG, *OWNING, before=victim) as first:
-        began = first.stdout.readline()
-        assert began in ("0,2,3\n", "")
-        with start(launcher, *ALL, *WAIT, *OWNING) as second:
-            if began:
-                queue_up(second, 1)
-            status, _, _ = ends(first)
-            served(second, launcher)
-    return status
-
-
-@EVERY
-def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher is killed, its job keeps its GPUs until it ends; no record stays."""
-    certain = [
-        "leases.record_file.Draft.publish:os.link#1",
-        "child:process.execute.execute:os.exec#1",
-        IN_WAIT,
-    ]
-    steps = traced(tmp_path, launch_at_once, certain)
-    sweep(tmp_path, launch_at_once, some_of(steps, every, certain))
-
-
 def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
     """Queue two launches behind a holder; end it, and check that both are served in order."""
     holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
@@ -285,7 +260,9 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
 
 @EVERY
 def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
-    """Wherever a launcher that queues, waits or takes its turn is killed, the next is served."""
+    """Wherever a launcher is killed, in the queue or with a job, the job keeps its GPUs until it
+    ends, the next is served, and no record stays.
+    """
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
         return launch_from_the_queue(launcher, victim, lease)
@@ -293,6 +270,7 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int
     certain = [
         "leases.record_file.Draft.publish:os.link#2",
         "launch.place_in_queue.PlaceInQueue._poll:select.poll#1",
+        "child:process.execute.execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)

@@ -2,11 +2,13 @@
 
 import json
 import os
+import pty
 import pwd
 import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from conftest import DGX, SHOW, Held, Launcher, held, until
 
 from gpulaunch.launch import place_in_queue
+from gpulaunch.process.system import parse_time
 
 pytest_plugins = ("fake_nvml",)
 
@@ -173,6 +176,27 @@ def test_each_is_told_when_it_is_first(launcher: Launcher, wait) -> None:
         assert re.fullmatch(told, third.line())
         second.end()
         assert third.gpus() == EIGHT
+
+
+def test_predicted_starts(launcher: Launcher) -> None:
+    """--when says now, never (2), or a range up to the time limits, as does the line at a terminal.
+
+    It takes nothing.
+    """
+    assert launcher.run(*DGX, "--when", "-n", "4").stdout == "now\n"
+    assert launcher.run(*DGX, "--when", "-n", "9").returncode == 2
+    with held(launcher, *ALL, "--time-limit", "10m"):
+        document = json.loads(launcher.run(*DGX, "--when", "-n", "4", "--json").stdout)
+        assert document["decision"] == "wait"
+        latest = parse_time(document["predicted_start"]["to"]).timestamp() - time.time()
+        assert (0 < latest < 600, waiting(launcher)) == (True, [])
+        ours, theirs = pty.openpty()
+        waiter = launcher.start(*DGX, "--wait", "--", "true", stderr=theirs)
+        os.close(theirs)
+        with open(ours) as terminal:
+            assert "; starts probably " in terminal.readline()
+        waiter.terminate()
+        waiter.communicate()
 
 
 def test_a_log_is_told_once_a_minute(

@@ -167,7 +167,7 @@ def interrupt(interrupts: int, threads: int, python: str = sys.executable) -> di
 
 
 def main() -> None:
-    """Print the table, or be the child."""
+    """Print what was wrong, a line for each number of threads, or be the child."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--interrupts", type=int, default=300)
     parser.add_argument("--threads", default=",".join(map(str, THREADS)), metavar="N,...")
@@ -178,13 +178,10 @@ def main() -> None:
     if options.child is not None:
         be_interrupted(options.interrupts, threads[0], options.child)
         return
-    title = f"of {options.interrupts} interrupts"
-    print(title, *WRONG, OTHER_ENDS, sep="  ", flush=True)
     wrong = False
     for number in threads:
         counts = interrupt(options.interrupts, number, options.python)
-        row = [f"{count:{len(what)}}" for what, count in counts.items()]
-        print(f"{f'{number} more threads':{len(title)}}", *row, sep="  ", flush=True)
+        print(f"{number} more threads, {options.interrupts} interrupts: {counts}", flush=True)
         wrong |= any(counts[what] for what in WRONG)
     sys.exit(wrong)
 

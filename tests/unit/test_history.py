@@ -165,21 +165,13 @@ def test_what_is_recent() -> None:
 
 def test_totals_of_several_users_end_with_a_sum_for_each() -> None:
     """After the jobs' rows each user's GPU-hours are summed, those with most of them first."""
-    jobs = [("alice", "a", 3.0, 2), ("bob", "b", 2.5, 1), ("bob", "c", 2.25, 4)]
-    rows = [
-        {"user": user, "job": job, "gpu_hours": hours, "launches": launches, "failed": 0}
-        for user, job, hours, launches in jobs
-    ]
-    assert last_lines(rows, 3) == [
+    keys = ("user", "job", "gpu_hours", "launches", "failed")
+    jobs = [("alice", "a", 3.0, 2, 0), ("bob", "b", 2.5, 1, 0), ("bob", "c", 2.25, 4, 0)]
+    stream = io.StringIO()
+    rows = [dict(zip(keys, job, strict=True)) for job in jobs]
+    draw(history_table({"totals": rows}, several_users=True), stream)
+    assert [line.strip() for line in stream.getvalue().splitlines()[-3:]] == [
         "7.75 GPU-hours in 7 launches",
         "bob: 4.75 GPU-hours in 5 launches",
         "alice: 3.00 GPU-hours in 2 launches",
     ]
-    assert last_lines(rows[1:], 2) == ["", "4.75 GPU-hours in 5 launches"]
-
-
-def last_lines(totals: list[dict], count: int) -> list[str]:
-    """Return the last lines of what `history --totals` prints."""
-    stream = io.StringIO()
-    draw(history_table({"totals": totals}, several_users=True), stream)
-    return [line.strip() for line in stream.getvalue().splitlines()[-count:]]

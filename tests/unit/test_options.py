@@ -13,7 +13,6 @@ LINES = {
     "-qdn 3 a": ({"quiet": ("-q", "true"), "detach": ("-d", "true"), "gpus": ("-n", "3")}, 2),
     "--topology x status --json": ({"topology": ("--topology", "x")}, 2),
     "--insensitive": ({"bandwidth_sensitive": ("--insensitive", "false")}, None),
-    "--wait --no-wait": ({"wait": ("--no-wait", "false")}, None),
     "--after a --after b": ({"after": ("--after", "a\0b")}, None),
     "-o queue=fifo -oonly=1,2": ({"queue": ("-o", "fifo"), "only": ("-o", "1,2")}, None),
     "--share docker run --share 1/2": ({"share": ("--share", "true")}, 1),
@@ -31,14 +30,10 @@ def test_a_line_is_read_up_to_its_first_word(line: str) -> None:
 
 MISTAKES = {
     "--wai": ("unknown option --wai: did you mean --wait or --wait-timeout?",),
-    "--wait=3": ("--wait/--no-wait takes no value, but '3' is given",),
     "-n --wait": ("-n/--gpus needs a value: N|2-4|all",),
-    "--queue fifo": ("unknown option --queue", "write -o queue=backfill"),
     "--no-bind-cpu": ("unknown option --no-bind-cpu", "write -o bind_cpu=false"),
-    "-o queue": ("-o queue: it is not NAME=VALUE",),
     "-o queu=fifo": ("-o: unknown setting 'queu': did you mean queue?",),
     "-o after=x": ("-o: 'after' is an option, not a setting", "write --after"),
-    "--xt 2": ("unknown option --xt", "see 'gpulaunch help launch'"),
 }
 """A command line -> the message and perhaps the hint of its mistake."""
 

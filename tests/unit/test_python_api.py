@@ -60,19 +60,14 @@ def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:
 
 MISTAKES = {
     "busy: '8' is no GPU of dgx1-v100, which has": lambda s: s.place({"gpus": 1}, busy=[8]),
-    "unknown policy 'best'": lambda s: s.place({"gpus": 1}, "best"),
     "gpus: [0, 0] are not one GPU or several different ones": lambda s: s.scores([0, 0]),
-    "unknown bandwidth model": lambda s: s.scores([0, 1], bandwidth_model="measured"),
-    "trace: there is no job in it": lambda s: s.read_trace({"job": []}),
     "trace: job 1: gpus: 0 GPUs requested": lambda s: s.read_trace({"job": [PAIR, NO_GPU]}),
     "trace: job 0: job 'x': nobody says": lambda s: s.read_trace({"job": [{"name": "x"}]}),
     "job 0 (job) can never run: 9 GPUs requested: dgx1-v100 has 8": lambda s: s.replay(
         s.read_trace({"job": [{"gpus": 9, "duration_s": 1.0}]})
     ),
-    "unknown time model": lambda s: s.replay(s.read_trace({"job": [PAIR]}), time_models=["fixed"]),
     "0 machines requested": lambda s: s.replay(s.read_trace({"job": [PAIR]}), machines=0),
     "unknown generator 'bursts'": lambda _: gpulaunch.generate_trace("bursts"),
-    "unknown topology 'dgx9'": lambda _: gpulaunch.Simulator("dgx9"),
 }
 
 

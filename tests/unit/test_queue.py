@@ -23,7 +23,6 @@ from gpulaunch.leases.queue import (
     barring,
     competing,
     first_to_try,
-    last_before,
     leaves_some,
     queued,
 )
@@ -125,21 +124,6 @@ def test_who_waits_behind_others_that_do_not_compete_is_no_head() -> None:
     assert barring(ahead, uuids((1,)), Claim(ends_s=NOW_S + 50), until_s, NOW_S) == []
 
 
-LAST = {
-    "the last of several": ([ticket(1), ticket(2)], Claim(), 2),
-    "whom one may pass, too": ([BIG], HOUR, 1),
-    "but no choosy one": ([ticket(1), replace(CHOOSY, number=2)], Claim(), 1),
-    "unless one is choosy, too": ([CHOOSY], Claim(choosy=True), 1),
-}
-
-
-@cases(LAST, "ahead", "claim", "want")
-def test_last_before(ahead: list[Ticket], claim: Claim, want: int | None) -> None:
-    """Each sleeps on the last that comes before it, so that an end wakes one and not all."""
-    found = last_before(ahead, claim, NOW_S)
-    assert (found and found.number) == want
-
-
 NEXT = {
     "without a limit nobody passes": ([ticket(2)], busy(None), None),
     "the first that fits": ([ticket(2, 7, **MINUTE), ticket(3, 3, **MINUTE)], HALF, 3),
@@ -156,13 +140,6 @@ def test_first_to_try(later: list[Ticket], busy_until_s: dict[str, float], want:
     sharers = {one.user_id for one in later}
     found = first_to_try([BIG], later, busy_until_s, NOW_S, sharers=sharers)
     assert (found and found.number) == want
-
-
-def test_nobody_can_join_where_nobody_shares() -> None:
-    """Users share GPUs among their own jobs only."""
-    later = [ticket(2, may_join=True, user_id=7)]
-    assert first_to_try([BIG], later, FULL, NOW_S, sharers={8}) is None
-    assert first_to_try([BIG], later, FULL, NOW_S, sharers={7}) == later[0]
 
 
 def test_gpus_that_no_earlier_request_wants_are_tried() -> None:
