@@ -61,9 +61,6 @@ def await_ticket(launcher: Launcher, count: int = 1) -> None:
     until(lambda: sum(name.startswith("gpulaunch.ticket.") for name in launcher.records()) >= count)
 
 
-# What a lease is
-
-
 def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
     """A lease has its GPUs in rank order, UUIDs, variables, id and reason, and prints short."""
     with gpulaunch.allocate(3, profile="vgg16", topology=DGX1) as lease:
@@ -97,8 +94,6 @@ def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
         assert (process.wait(), launcher.records()) == (-signal.SIGTERM, [])
 
 
-# How it ends
-
 ENDS = {
     "the block ends": ("with allocated():\n    say()\nprint(input())", 0),
     "an exception": ("with allocated():\n    say()\n    raise RuntimeError('mine')", 1),
@@ -126,9 +121,6 @@ def test_a_lease_ends_with_its_block_or_program(
         assert error == "" or error.endswith("RuntimeError: mine\n")
         assert launcher.run(*DGX, "-n", "8", *SHOW).stdout == "0,1,2,3,4,5,6,7\n"
         assert launcher.records() == []
-
-
-# The variables
 
 
 def test_a_lease_of_this_process_is_none_around_it(launcher: Launcher) -> None:
@@ -193,9 +185,6 @@ def test_the_environment_of_a_subprocess(
         assert launcher.run("-n", "all", *SHOW, env=inside).stdout == "1,2\n"
     with pytest.raises(gpulaunch.FailedError, match=f"^lease {lease.id} has been released$"):
         lease.environment()
-
-
-# Children
 
 
 def test_a_forked_child_frees_nothing(launcher: Launcher) -> None:
@@ -265,9 +254,6 @@ def test_a_child_that_stays_holds_on(launcher: Launcher, start: str) -> None:
         assert launcher.records() == []
 
 
-# Errors
-
-
 def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
     """Each failure is a GpulaunchError with the command's exit status, and leaves the queue."""
     found = []
@@ -309,8 +295,6 @@ def test_a_wrong_argument_is_one_line_that_names_it(launcher: Launcher) -> None:
         assert before == "" or before.startswith(argument), text
 
 
-# Every argument
-
 ARGUMENTS = [
     ({"gpus": "2"}, (0, 3)),
     ({"gpus": "all"}, tuple(range(8))),
@@ -350,9 +334,6 @@ def test_settings_apply_as_for_the_command(
         assert (shown["time_limit_s"], shown["ends_at"]) == (None, None)
     with gpulaunch.allocate(2) as lease:
         assert lease.gpus == (0, 3)
-
-
-# Waiting
 
 
 def test_a_program_waits_in_the_same_queue(launcher: Launcher) -> None:
@@ -472,9 +453,6 @@ def test_a_cancellation_is_not_kept_waiting_by_the_lock(launcher: Launcher) -> N
         until(lambda: launcher.records() == [])
 
 
-# Notebooks
-
-
 def test_the_recipe_for_notebooks(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell of the guide can be run again and again; without its release it is refused.
 
@@ -500,9 +478,6 @@ def test_the_recipe_for_notebooks(launcher: Launcher, monkeypatch: pytest.Monkey
     assert [found["id"] for found in leases(launcher)] == [notebook["lease"].id]
     notebook["lease"].release()
     assert (launcher.records(), dict(os.environ)) == ([], before)
-
-
-# What it costs
 
 
 def test_the_import_stays_light() -> None:

@@ -125,9 +125,6 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     return found[1]
 
 
-# ------------------------------------------------------------------------------------------- a plan
-
-
 def light(number: int, sm: float, **more: Any) -> dict[str, Any]:
     return {
         "name": f"job {number}",
@@ -178,9 +175,6 @@ def test_what_cannot_be_planned(site: Site) -> None:
     site.write([*rest, light(2, 20, command=["true"])])
     assert "planned: 1 job in 1 group on 1 GPU, " in site.run("--plan").stderr
     assert site.statuses() == {0: 0, 1: 0, 2: 0}
-
-
-# ------------------------------------------------------------------------------- that all goes well
 
 
 def test_the_simulator_says_what_a_batch_does(site: Site) -> None:
@@ -307,9 +301,6 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
     assert (said(done), site.statuses()) == ("2 of 2 jobs ended with 0", {0: 0, 1: 0})
 
 
-# ----------------------------------------------------------------------------- files that are wrong
-
-
 OK = '[[job]]\ncommand = ["touch", "ran"]\n'
 BROKEN = {
     f"{OK}[[job]]\nname = 'x'\n": "3: job 1 (x) has no command",
@@ -339,9 +330,6 @@ def test_what_is_wrong(site: Site) -> None:
         assert (done.returncode, done.stdout) == (status, "")
         found = (sorted(os.listdir(site.home)), site.file.read_text())
         assert found == (["jobs.toml", "started"], text)
-
-
-# ------------------------------------------------------------------------------------- ending early
 
 
 def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
@@ -428,9 +416,6 @@ def test_ignored_signals_stay_ignored(site: Site) -> None:
     assert (batch.wait(), site.statuses()) == (0, {0: 0})
 
 
-# ----------------------------------------------------------------------------------------- going on
-
-
 def test_kill_and_resume(site: Site) -> None:
     """After kill -9 of the batch its jobs get TERM; --resume waits for their ends, and runs them.
 
@@ -482,9 +467,6 @@ def test_a_job_that_has_changed(site: Site) -> None:
     assert (sorted(ran[:3]), sorted(ran[3:])) == (["a", "b", "c"], ["b", "c", "d"])
 
 
-# ---------------------------------------------------------------------------------- results on disk
-
-
 def test_a_torn_line(site: Site) -> None:
     """A last line torn by a crash is skipped, and its job run again; earlier lines count.
 
@@ -523,9 +505,6 @@ def test_results_that_are_removed(site: Site) -> None:
     )
     assert DONE.fullmatch(summary + "\n")[1] == "1 of 2 jobs ended with 0, 1 has not run"
     assert (batch.returncode, (site.home / "ran").exists()) == (125, False)
-
-
-# ------------------------------------------------------------------------------------------- stdin
 
 
 def test_each_line_of_stdin_is_a_job(site: Site) -> None:
@@ -579,9 +558,6 @@ def test_nothing_to_run(site: Site) -> None:
     script = f"exec gpulaunch batch {' '.join(DGX)} - <&-"
     assert site.launcher.run("-c", script, executable="/bin/sh").returncode == 2
     assert os.listdir(site.home) == ["started"]
-
-
-# ---------------------------------------------------------------------------------- after others
 
 
 def job(name: str, script: str, *after: str) -> dict[str, Any]:

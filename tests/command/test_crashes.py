@@ -136,9 +136,6 @@ def leases(launcher: Launcher) -> list[dict]:
     return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
 
 
-# ----------------------------------------------------------------------------- killed at every step
-
-
 EVERY = pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.long)])
 """A launcher is killed at every sixteenth of its steps; in the long form at each one."""
 
@@ -354,8 +351,6 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
     assert all_free(launcher) == ALL_FREE
 
 
-# ------------------------------------------------------------------------------------------ stopped
-
 STOPPED = {
     "after it has looked": ("leases.record_file.Draft.__init__:open#1", "0,2,3", "4,6,7"),
     "before the host-wide lock": ("leases.host_lock.lock_in_time:fcntl.flock#1", "0,2,3", "4,6,7"),
@@ -408,9 +403,6 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, step: str) -> None:
     assert all_free(launcher) == ALL_FREE
 
 
-# ------------------------------------------------------------------------------ calls that fail
-
-
 @EVERY
 def test_each_call_may_fail(tmp_path: Path, every: int) -> None:
     """Wherever a call of a launch fails, one line says what was to be done; no GPU stays leased."""
@@ -455,9 +447,6 @@ def test_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
         assert (stderr.startswith(error), module in stderr) == (True, True), stderr
 
 
-# ------------------------------------------------------------------------- records that are removed
-
-
 def test_a_removed_record_is_noticed_at_the_end(tmp_path: Path) -> None:
     """The removal of its record is said once by the launcher that held it, and ends no job."""
     launcher = launcher_in(tmp_path)
@@ -469,8 +458,6 @@ def test_a_removed_record_is_noticed_at_the_end(tmp_path: Path) -> None:
         line = f"gpulaunch: warning: {launcher.state}: {removed}\n"
         assert ends(process) == (0, "", line)
 
-
-# ---------------------------------------------------------------------------------- clocks and pids
 
 FUTURE = 4_070_908_800  # 2099
 WRONG_CLOCK = (
@@ -512,9 +499,6 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
             assert (done.returncode, bars) == (status, status == 75)
             os.close(waiter)
             assert all_free(launcher) == ALL_FREE
-
-
-# --------------------------------------------------------------------------- what is no record
 
 
 def test_things_that_are_no_records_are_ignored(tmp_path: Path) -> None:

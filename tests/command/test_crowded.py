@@ -1,13 +1,11 @@
 """A table full of what others wrote: what is read, what is not, and what that costs everybody."""
 
-import fcntl
 import json
 import os
 import pwd
 import resource
 import shutil
 import signal
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, SHOW, Launcher, complaint, held
 from fake_nvml import FakeNvml
+from test_table import put
 from values import lease, ticket
 
 from gpulaunch.leases.lease import Lease
@@ -37,14 +36,10 @@ MISSING = ("GPU-nope", "GPU-dgx1-v100-9")
 
 
 class LiveRecords:
-    """Records in a state directory that are alive until they are closed, held by this process.
+    """Records that are alive until they are closed, held by this process."""
 
-    Args:
-        directory: the state directory.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._fds = directory, []
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher, self._fds = launcher, []
         self._names: list[str] = []
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -57,12 +52,8 @@ class LiveRecords:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file by hand, with the lock of a live record, whatever is in it."""
-        fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        self._fds.append(fd)
         self._names.append(name)
-        os.write(fd, content)
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+        self._fds.append(put(self._launcher, name, content, live=True))
 
     def release(self) -> None:
         """Let all of them die; their files stay."""
@@ -77,7 +68,7 @@ class LiveRecords:
         """Let all of them die at the end of the block, and remove their files."""
         self.release()
         for name in self._names:
-            (self._directory / name).unlink(missing_ok=True)
+            (self._launcher.state / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -85,7 +76,7 @@ def held_elsewhere(launcher: Launcher, *records: Lease) -> Iterator[None]:
     """Have another process hold records for the length of a block."""
 
     def hold() -> int:
-        LiveRecords(launcher.state).add(*records)
+        LiveRecords(launcher).add(*records)
         print("held", flush=True)
         return signal.pause() or 0
 
@@ -118,7 +109,7 @@ def document(launcher: Launcher, *machine: str) -> dict:
 def test_gpus_that_the_machine_lacks(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """A GPU in a record that the machine does not have counts for nothing anywhere."""
     assert dgx1_v100
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.add(
             replace(own_lease(1, table=None), uuids=("GPU-gone", "GPU-gone-too")),
             replace(own_ticket(1, table=None), uuids=MISSING, gpus=1),
@@ -140,7 +131,7 @@ def test_file_that_a_foreign_ticket_names(launcher: Launcher, tmp_path: Path) ->
     """The path of a profile in another user's ticket is opened by nobody, who would block here."""
     path = tmp_path / "profile.toml"
     os.mkfifo(path)
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.add(own_ticket(1, user_id=60001, profile=str(path)))
         assert [one["user"] for one in document(launcher, *DGX)["queue"]] == ["uid 60001"]
         assert launcher.run(*DGX, "-n", "1", "--explain", "--", "true").returncode == 75
@@ -176,7 +167,7 @@ def test_more_leases_than_are_read(launcher: Launcher) -> None:
 def test_leases_that_no_process_holds(launcher: Launcher) -> None:
     """Leases that no process holds, as those of containers, stop nobody by their number."""
     held = own_lease(0, 0, table=ELSEWHERE, engine="docker", boot_id=boot_id())
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.add(*(replace(held, id=f"l{number}") for number in range(201)))
         records.release()
         assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 0
@@ -184,7 +175,7 @@ def test_leases_that_no_process_holds(launcher: Launcher) -> None:
 
 def test_no_user_takes_more_leases_than_are_read(launcher: Launcher) -> None:
     """A user's 200th lease is granted and the 201st refused, with one line and nothing taken."""
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.add(*(own_lease(number, 0, table=ELSEWHERE) for number in range(199)))
         with held(launcher, *DGX, "-n", "1") as job:
             assert job.gpus == "0"
@@ -200,7 +191,7 @@ def test_no_user_takes_more_leases_than_are_read(launcher: Launcher) -> None:
 
 def test_no_user_waits_in_more_places_than_are_read(launcher: Launcher) -> None:
     """A user's first 1,000 places in the queue count; the 1,001st is refused, and none is left."""
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.add(*(own_ticket(number, table=ELSEWHERE) for number in range(1, 1000)))
         records.add(own_ticket(1000))
         assert [one["id"] for one in document(launcher, *DGX)["queue"]] == ["t1000"]
@@ -216,7 +207,7 @@ def test_no_user_waits_in_more_places_than_are_read(launcher: Launcher) -> None:
 
 def test_places_of_large_tickets(launcher: Launcher) -> None:
     """A ticket of 64 KiB counts as eight: after 125 of them a user's next one does not count."""
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         for number in range(1, 128):  # which orders those that are made at one instant
             made = own_ticket(number)
             if number in (125, 127):
@@ -241,7 +232,7 @@ def padded(record: Lease | Ticket, size: int) -> bytes:
 )
 def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) -> None:
     """Records of earlier versions, of 20 KiB, hold their GPUs; beyond 64 KiB all decisions end."""
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         records.write("gpulaunch.lease.l1", padded(own_lease(1, 0), size))
         done = launcher.run(*DGX, "--only", "0,1", "-n", "1", *SHOW)
         assert (done.returncode, done.stdout) == (status, gpu)
@@ -255,7 +246,7 @@ def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
 def test_users_without_an_id_in_a_namespace(launcher: Launcher) -> None:
     """All users who have no id in a container's user namespace are not counted as one of them."""
-    with LiveRecords(launcher.state) as records:
+    with LiveRecords(launcher) as records:
         for user_id in (60001, 60002, 60003):
             numbers = range(1000 * user_id, 1000 * user_id + 67)
             records.add(*(own_lease(one, 0, user_id=user_id) for one in numbers))
@@ -267,7 +258,7 @@ def test_users_without_an_id_in_a_namespace(launcher: Launcher) -> None:
 def test_status_goes_on_beside_garbage(launcher: Launcher) -> None:
     """`status` shows what it can beside live records that stop all launches, and names them."""
     names = {"lease": "gpulaunch.lease.bad", "ticket": "gpulaunch.ticket.00000001.bad"}
-    with LiveRecords(launcher.state) as records, held(launcher, *DGX, "-n", "2"):
+    with LiveRecords(launcher) as records, held(launcher, *DGX, "-n", "2"):
         for name in names.values():
             records.write(name, b"{")
         shown = launcher.run("status", *DGX).stdout.replace("\n", "")

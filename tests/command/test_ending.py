@@ -67,24 +67,15 @@ def started(
                 os.close(identity)
 
 
-def _without_companions(pids: str) -> list[int]:
-    return [pid for pid in map(int, pids.split()) if not is_companion(pid)]
-
-
-def processes_with(variable: str) -> set[int]:
-    """Return the live processes that were started with this variable in their environment."""
+def processes_of(launcher: Launcher) -> set[int]:
+    """Return the live processes that were started with the variables of a launcher."""
+    variable = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
     found = set()
-    for name in os.listdir("/proc"):
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            if name.isdecimal() and variable.encode() in Path(
-                f"/proc/{name}/environ"
-            ).read_bytes().split(b"\0"):
+            if variable in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                 found.add(int(name))
     return found
-
-
-def processes_of(launcher: Launcher) -> set[int]:
-    return processes_with(f"GPULAUNCH_STATE_DIR={launcher.state}")
 
 
 def table(launcher: Launcher) -> dict:
@@ -104,8 +95,6 @@ def ended(*leases: dict) -> str:
         for lease in leases
     )
 
-
-# Stragglers of a job that has ended
 
 PHOENIX = """
 import os, signal, time
@@ -199,63 +188,16 @@ def test_a_signal_ends_the_grace(launcher: Launcher, number: signal.Signals) -> 
         assert (alive(left), launcher.records()) == ([], [])
 
 
-ORPHANS = """
-import os, sys
-for _ in range(40):
-    middle = os.fork()
-    if middle == 0:
-        middle = os.getpid()
-        if os.fork() == 0:
-            while os.getppid() == middle:
-                pass
-            os.write(1, b"%d\\n" % os.getppid())  # who adopted it
-        os._exit(0)
-    os.waitpid(middle, 0)
-sys.stdin.readline()
-"""
-
-
 def test_zombies_are_put_away_while_the_job_runs(launcher: Launcher) -> None:
     """Orphans of a running job are adopted by the launcher, which puts them away as they end."""
-    with started(launcher, *VGG, "--", *PYTHON, ORPHANS, pids=40) as (process, adopted_by):
-        assert set(adopted_by) == {process.pid}
+    orphans = "for i in $(seq 20); do sh -c 'sleep 0.1 & echo $!'; done; read line"
+    with started(launcher, *VGG, "--", "sh", "-c", orphans, pids=20) as (process, _):
         job_pid = table(launcher)["leases"][0]["job_pid"]
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        until(lambda: _without_companions(children.read_text()) == [job_pid])
-        process.stdin.close()
-        assert process.wait() == 0
+        until(lambda: [pid for pid in children(process.pid) if not is_companion(pid)] == [job_pid])
+        assert process.communicate("\n") == ("", "")
 
 
-def test_a_nested_job_is_spared_whose_launcher_was_killed(launcher: Launcher) -> None:
-    """A nested launch's job keeps its lease though its launcher is gone and the outer job ends."""
-    inner = "gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 &"
-    script = f"exec 3<&0; {inner} read line; exit 7"
-    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
-        outer,
-        (inner_launcher, inner_job),
-    ):
-        os.kill(inner_launcher, signal.SIGKILL)
-        wait_for_end(inner_launcher)
-        outer_lease, inner_lease = sorted(
-            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
-        )
-        os.kill(outer_lease["job_pid"], signal.SIGTERM)
-        assert outer.wait() == 143
-        assert state(inner_job)
-        assert [lease["id"] for lease in table(launcher)["leases"]] == [inner_lease["id"]]
-
-
-@pytest.fixture
-def stranger() -> Iterator[int]:
-    """Yield the pid of a process that no job has started."""
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield process.pid
-        process.kill()
-
-
-def test_only_what_is_at_work_on_the_gpus_is_ended(
-    launcher: Launcher, dgx1_v100, stranger: int
-) -> None:
+def test_only_what_is_at_work_on_the_gpus_is_ended(launcher: Launcher, dgx1_v100) -> None:
     """After TERM to the launcher a left-over ends if NVML lists it on the GPUs; others keep them.
 
     Others may be an ssh-agent or a tmux server. A process that is none of the job's is never
@@ -263,26 +205,24 @@ def test_only_what_is_at_work_on_the_gpus_is_ended(
     """
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "keep"
     daemons = "for i in 1 2 3; do setsid -f sh -c 'echo $$; exec sleep 600'; done; read line"
-    with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=3) as (
-        process,
-        (at_work, idle, elsewhere),
+    job = ("--only", "0", "--", "sh", "-c", daemons)
+    with (
+        started(launcher, *job, pids=3) as (process, (at_work, *others)),
+        subprocess.Popen(["sleep", "600"]) as stranger,
     ):
-        dgx1_v100.add(
-            *(f"process 0 {pid} 300" for pid in (at_work, stranger)), f"process 5 {elsewhere} 300"
-        )
+        dgx1_v100.add(*(f"process 0 {pid} 300" for pid in (at_work, stranger.pid)))
+        dgx1_v100.add(f"process 5 {others[0]} 300")
         process.terminate()
         assert process.wait() == 143
-        assert alive([at_work, idle, elsewhere, stranger]) == [idle, elsewhere, stranger]
+        assert alive([at_work, *others, stranger.pid]) == [*others, stranger.pid]
         (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-        assert lease["left_over_pids"] == sorted([idle, elsewhere])
-        os.kill(idle, signal.SIGKILL)
-        os.kill(elsewhere, signal.SIGKILL)
+        assert lease["left_over_pids"] == sorted(others)
+        for pid in (*others, stranger.pid):
+            os.kill(pid, signal.SIGKILL)
         until(lambda: launcher.records() == [])
         dgx1_v100.drop("process ")
         assert launcher.run("-n", "8", "--", "true").returncode == 0
 
-
-# Time limits
 
 CHILD_AND_STOP = """
 import os, signal
@@ -348,8 +288,6 @@ def test_times_may_be_long(launcher: Launcher) -> None:
         (lease,) = table(launcher)["leases"]
         assert (free(launcher, lease["id"]).stdout, job.process.wait()) == (ended(lease), 143)
 
-
-# CI runners, which cancel with SIGKILL
 
 CI_JOB = """
 import os, signal, subprocess, sys
@@ -433,9 +371,6 @@ def test_the_companion_holds_the_lease_alone_and_goes(launcher: Launcher) -> Non
     assert processes_of(launcher) == set()
 
 
-# Left-over holders
-
-
 def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
     """A lease that only a left-over daemon holds is shown so, blocks its GPUs, and can be freed.
 
@@ -503,18 +438,23 @@ def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
 
 
 def test_free_spares_nested_leases(launcher: Launcher) -> None:
-    """`free` of a lease leaves those alone that were taken from it: each ends by its own id."""
-    script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $$; read line' <&3 & wait"
-    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, (inner_job,)):
-        outer, inner = sorted(
-            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
-        )
+    """`free` of a lease leaves those alone that were taken from it: each ends by its own id.
+
+    A nested launch's job keeps its lease though its launcher is gone, too.
+    """
+    inner = "gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3"
+    script = f"exec 3<&0; {inner} & read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (process, (launch, job)):
+        os.kill(launch, signal.SIGKILL)
+        wait_for_end(launch)
+        leases = table(launcher)["leases"]
+        outer, inner = sorted(leases, key=lambda lease: lease["parent"] is not None)
         assert free(launcher, outer["id"]).stdout == ended(outer)
         assert process.wait() == 143
         assert [lease["id"] for lease in table(launcher)["leases"]] == [inner["id"]]
-        assert state(inner_job)
+        assert state(job)
         assert free(launcher, inner["id"]).stdout == ended(inner)
-        assert (alive([inner_job]), launcher.records()) == ([], [])
+        assert (alive([job]), launcher.records()) == ([], [])
 
 
 def test_free_of_all_own(launcher: Launcher) -> None:

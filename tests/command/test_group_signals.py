@@ -152,22 +152,16 @@ def test_a_job_with_a_group_of_its_own(launcher: Launcher) -> None:
         assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
 
 
-def test_a_stopped_witness(launcher: Launcher) -> None:
-    """While the witness is stopped each signal comes once, and later ones do, too."""
-    with counting(launcher, "TERM") as launch:
-        os.kill(launch.witness, signal.SIGSTOP)
-        send = (launch.to_launcher, launch.to_group, launch.to_launcher, launch.to_group)
-        assert [each(signal.SIGTERM) for each in send] == [1, 2, 3, 4]
-
-
-def test_a_killed_witness(launcher: Launcher) -> None:
-    """A witness that somebody kills is replaced, and each signal comes once."""
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_witness_that_fails(launcher: Launcher, number: signal.Signals) -> None:
+    """While the witness is stopped, and once it was killed and replaced, each signal comes once."""
     with counting(launcher, "TERM") as launch:
         first = launch.witness
-        os.kill(first, signal.SIGKILL)
-        until(lambda: any(program_of(pid) == WITNESS for pid in children(launch.pid) - {first}))
-        send = (launch.to_launcher, launch.to_group, launch.to_launcher)
-        assert [each(signal.SIGTERM) for each in send] == [1, 2, 3]
+        os.kill(first, number)
+        if number == signal.SIGKILL:
+            until(lambda: any(program_of(pid) == WITNESS for pid in children(launch.pid) - {first}))
+        send = (launch.to_launcher, launch.to_group, launch.to_launcher, launch.to_group)
+        assert [each(signal.SIGTERM) for each in send] == [1, 2, 3, 4]
 
 
 def test_pkill(launcher: Launcher) -> None:

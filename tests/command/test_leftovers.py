@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,22 +76,13 @@ def test_children_of_the_shell_before_are_not_the_jobs(launcher: Launcher) -> No
     os.kill(earlier, signal.SIGKILL)
 
 
-SUPERVISOR = """
-import subprocess, sys
-workers = [
-    subprocess.Popen([sys.executable, "-Sc", "import sys; sys.stdin.read()"],
-    stdin=sys.stdin, start_new_session=True) for _ in range(2)
-]
-print(*(worker.pid for worker in workers), sep="\\n", flush=True)
-workers[0].wait()
-"""
-
-
 def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
     """With --leftovers end a killed launcher's job goes on, and what it leaves ends with it."""
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "end"
-    job = (sys.executable, "-Sc", SUPERVISOR)
-    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
+    with started(launcher, *ALL, "--", "sh", "-c", f"{FAMILY}; read line", pids=3) as (
+        process,
+        workers,
+    ):
         (lease,) = table(launcher)["leases"]
         process.kill()
         assert process.wait() == -signal.SIGKILL

@@ -133,9 +133,6 @@ def inodes(launcher: Launcher, *names: str) -> set[int]:
     return {os.stat(launcher.state / name).st_ino for name in names}
 
 
-# ------------------------------------------------------------------------------ what it is told
-
-
 def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
     """--wait says once what it waits for and who has it, gets freed GPUs, and leaves nothing."""
     with (
@@ -225,9 +222,6 @@ def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
         terminal.close()
         assert terminal.signalstatus == signal.SIGINT
         assert waiting(launcher) == []
-
-
-# ----------------------------------------------------------------------------- who is woken by what
 
 
 @pytest.fixture
@@ -337,9 +331,6 @@ def test_a_request_that_delays_nobody_passes(launcher: Launcher, wait) -> None:
         assert big.gpus() == EIGHT
 
 
-# ----------------------------------------------------------------------------------- inside a lease
-
-
 def inside(launcher: Launcher, job: Held) -> dict[str, str]:
     """Return what a launch inside a job finds in its environment."""
     lease = next(lease for lease in status(launcher)["leases"] if lease["job_pid"] == job.job_pid)
@@ -389,9 +380,6 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         assert {later.gpus(), waiter.gpus()} == set(job.gpus.split(","))
         parents = {lease["pid"]: lease["parent"] for lease in status(launcher)["leases"]}
         assert parents == {later.pid: None, waiter.pid: None}
-
-
-# ---------------------------------------------------------------------------- use outside gpulaunch
 
 
 @pytest.fixture

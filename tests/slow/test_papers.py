@@ -50,9 +50,6 @@ def rows(
     }
 
 
-# ---------------------------------------------------------------------------------------- mapa-sc21
-
-
 @LONG
 def test_random_sets_on_a_dgx1(everything: dict[str, Reproduction]) -> None:
     """Greedy and Algorithm 1 come within 1 GB/s of the quirk-free table; the default is 2 GB/s
@@ -99,9 +96,6 @@ def test_table_3(everything: dict[str, Reproduction]) -> None:
         assert default >= got[f"preserve-paper {what}"][1], what
 
 
-# ---------------------------------------------------------------------------------- topo-aware-sc17
-
-
 def test_six_jobs() -> None:
     """-P needs 353.1 s, best-fit 440.0 and 466.4: 1.25 and 1.32 times as long (paper: 1.30)."""
     got = figure_8()
@@ -113,9 +107,6 @@ def test_six_jobs() -> None:
     assert rows(got, "without the tick")["topo-aware-p"][1] == pytest.approx(
         349.4, abs=0.1
     )  # nothing is faster
-
-
-# ------------------------------------------------------------------------------------- the document
 
 
 @pytest.mark.parametrize("figures", ["found", pytest.param("everything", marks=LONG)])

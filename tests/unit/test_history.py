@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.errors import UsageError
 from gpulaunch.history.line import HistoryLine, history_directory
-from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.process.identity import Process
 from gpulaunch.show.history_table import history_table
@@ -175,3 +176,15 @@ def test_totals_of_several_users_end_with_a_sum_for_each() -> None:
         "bob: 4.75 GPU-hours in 5 launches",
         "alice: 3.00 GPU-hours in 2 launches",
     ]
+
+
+def test_which_launch_is_meant() -> None:
+    """A name goes before the id of a lease; a beginning that fits several is refused with all."""
+    document = {"version": 1, "submitted_s": 1.0}
+    keys = {"aaaa00000001": "feed00000001", "aaaa00000002": "feed00000002", "cccc00000003": ""}
+    launches = [parse_past_launch(document | {"key": key, "id": keys[key]}, 0) for key in keys]
+    named = parse_past_launch(document | {"key": "bbbb00000004", "name": "feed00000001"}, 0)
+    assert find_past("feed00000001", [*launches, named]).key == "bbbb00000004"
+    assert find_past("cccc", launches).key == "cccc00000003"  # it has no lease yet
+    with pytest.raises(UsageError, match="'feed' may be any of feed00000001, feed00000002"):
+        find_past("feed", launches)

@@ -45,8 +45,6 @@ def asking(gpus: int | None, only: Sequence[int] = ALL, within_s: float | None =
     return request(gpus, pattern=PATTERNS["none"], **fields)
 
 
-# ------------------------------------------------------------------------------------- who competes
-
 INSIDE_A = ticket(1, within="a")
 RIVALS = {
     "by number": ([ticket(7), ticket(12), ticket(3)], None, ALL, [3, 7, 12]),
@@ -153,8 +151,6 @@ def test_gpus_that_no_earlier_request_wants_are_tried() -> None:
     assert not leaves_some(ahead, uuids((0, 1)), NOW_S)
 
 
-# ---------------------------------------------------------------------------------------- decisions
-
 BUSY = [lease("a", 0, 1, 2, 3, 4)]
 ENDING = [lease("a", 0, 1, 2, 3, 4, clock_s=NOW_S, ends_within_s=60.0)]
 FOUR = [ticket(1, 4, only=(0, 1, 2, 5))]
@@ -215,9 +211,6 @@ def test_use_outside_is_endless() -> None:
     used = [OutsideUse("GPU-7", "pid 1, bob")]
     situation = Situation(BOX, outside=used, ahead=[BIG], clock_s=NOW_S)
     assert outcome(asking(1, within_s=60), situation) == (Grant, (0,))
-
-
-# ------------------------------------------------------------------------------- tickets as records
 
 
 def written(record: Ticket) -> Any:
@@ -305,8 +298,6 @@ def test_place_of_a_ticket_is_given_by_the_kernel() -> None:
     assert parse_ticket(written(early), early.user_id, 100) == early
     assert "linked_ns" not in written(early)
 
-
-# ---------------------------------------------------------------------------------- lengths of time
 
 TIMES = {
     "0.5s": 0.5, ".5s": 0.5, "10min": 600, "1.5h": 5400, " 1 H 30 Min ": 5400, "2d": 172800,
