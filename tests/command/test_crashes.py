@@ -110,18 +110,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
     return lease | {"id": LEASE[-12:]}, ticket | {"id": TICKET[-12:]}
 
 
-@pytest.fixture
-def lease(documents: tuple[dict, dict]) -> dict:
-    """Return the document of a lease of all GPUs."""
-    return documents[0]
-
-
-@pytest.fixture
-def ticket(documents: tuple[dict, dict]) -> dict:
-    """Return the document of a ticket for three GPUs."""
-    return documents[1]
-
-
 def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
     """Return what a launch of all GPUs prints now, and which records it leaves."""
     done = launcher.run(*ALL, "--", "echo", "all")
@@ -256,13 +244,15 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
 
 
 @EVERY
-def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
+def test_killed_at_every_step_of_waiting(
+    tmp_path: Path, documents: tuple[dict, dict], every: int
+) -> None:
     """Wherever a launcher is killed, in the queue or with a job, the job keeps its GPUs until it
     ends, the next is served, and no record stays.
     """
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
-        return launch_from_the_queue(launcher, victim, lease)
+        return launch_from_the_queue(launcher, victim, documents[0])
 
     certain = [
         "leases.record_file.Draft.publish:os.link#2",
@@ -382,13 +372,13 @@ STOPPED_WAITERS = {
 
 
 @cases(STOPPED_WAITERS, "step")
-def test_a_stopped_waiter(tmp_path: Path, lease: dict, step: str) -> None:
+def test_a_stopped_waiter(tmp_path: Path, documents: tuple[dict, dict], step: str) -> None:
     """A waiter that is stopped as it takes its turn lets those behind it pass, and is served then.
 
     test_waiting.py has one that is stopped while it waits.
     """
     launcher = launcher_in(tmp_path)
-    holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
+    holder = put(launcher, LEASE, json.dumps(documents[0]).encode(), live=True)
     with start(launcher, *VGG, *WAIT, *OWNING, before=at_step("STOP", step)) as stopped:
         queue_up(stopped, 1)
         with start(launcher, *ALL, *WAIT, *OWNING) as behind:
@@ -484,7 +474,9 @@ def test_leases_and_backfill_go_by_the_time_since_boot(tmp_path: Path) -> None:
                     assert ends(longer)[0] == 75
 
 
-def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, ticket: dict) -> None:
+def test_a_ticket_counts_unless_its_own_launcher_is_stopped(
+    tmp_path: Path, documents: tuple[dict, dict]
+) -> None:
     """A ticket counts though its pid is now another stopped process, but not a stopped launcher."""
     launcher = launcher_in(tmp_path)
     with start(launcher, before=["sleep", "600"]) as process:
@@ -492,7 +484,7 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
         wait_for_stop(process.pid)
         pid, start_time = as_list(identify(process.pid))
         for started, status in ((start_time + 1, 75), (start_time, 0)):
-            content = json.dumps(ticket | {"launcher": [pid, started]}).encode()
+            content = json.dumps(documents[1] | {"launcher": [pid, started]}).encode()
             waiter = put(launcher, TICKET, content, live=True)
             done = launcher.run(*VGG, *SHOW)
             bars = "but an earlier request for 3 GPUs waits" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from conftest import DGX, Launcher, complaint, held, until, wait_for_end
+from conftest import DGX, Launcher, complaint, until, wait_for_end
 
 QUIET = ("-qd", *DGX)
 
@@ -454,9 +454,6 @@ def test_attach_without_a_terminal(site: Site) -> None:
     assert (done.returncode, done.stderr) == (2, error)
     site.end("a")
     assert site.wait("a") == 3
-    with held(site.launcher, *DGX, "--name", "b"):
-        done = site.launcher.run("attach", "b")
-    assert (done.returncode, done.stderr) == (2, complaint(f"b has no terminal: {how}"))
 
 
 def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> None:

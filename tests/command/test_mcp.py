@@ -42,7 +42,11 @@ def printed(launcher: Launcher, *arguments: str) -> dict:
 
 
 def test_a_job_from_launch_to_end(site: Launcher, tmp_path: Path) -> None:
-    """A launched job runs where it is told to and as it was written; logs waits for its end."""
+    """A launched job runs where it is told to and as it was written; logs waits for its end.
+
+    Only the last 65536 characters of output are returned, and whether it is more is said. What
+    others have written reaches the agent without control characters.
+    """
     (tmp_path / "work").mkdir()
     os.mkfifo(tmp_path / "go")
     script = 'pwd; echo "$1" $CUDA_VISIBLE_DEVICES; read line <../go; exit 4'
@@ -75,27 +79,16 @@ def test_a_job_from_launch_to_end(site: Launcher, tmp_path: Path) -> None:
         assert last["text"] == text.splitlines()[1] + "\n"
         assert (await agent.call("look"))["launches"] == [ended]
 
-    talk(site, speak)
-    assert site.records() == []
-
-
-def test_output(site: Launcher) -> None:
-    """Only the last 65536 characters of output are returned, and whether it is more is said.
-
-    What others have written reaches the agent without control characters.
-    """
-
-    async def speak(agent: Agent) -> None:
-        script = "head -c 70000 /dev/zero | tr '\\0' x; printf 'a\\033[2J\\tb\\rc\\n'"
-        command = ["sh", "-c", script, "x\x1b[2J"]
+        loud = "head -c 70000 /dev/zero | tr '\\0' x; printf 'a\\033[2J\\tb\\rc\\n'"
+        command = ["sh", "-c", loud, "x\x1b[2J"]
         launched = await agent.call("launch", command=command, name="evil\x1b]0;")
-        assert launched["name"] == "evil\\x1b]0;"
-        assert launched["command"][-1] == "x\\x1b[2J"
+        assert (launched["name"], launched["command"][-1]) == ("evil\\x1b]0;", "x\\x1b[2J")
         output = await agent.call("logs", job="evil\x1b]0;", wait_s=60)
         assert output["text"].endswith("xa\\x1b[2J\tb\\x0dc\n")
         assert (output["text"].count("x") > 65500, output["cut"]) == (True, True)
 
     talk(site, speak)
+    assert site.records() == []
 
 
 def test_tools_and_their_errors(site: Launcher) -> None:

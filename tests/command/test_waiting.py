@@ -55,18 +55,15 @@ class Waiter:
         users: int | None = 1,
         before: tuple[str, ...] = (),
     ) -> None:
-        script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
-        environment = launcher.environment | (variables or {})
-        more = {"executable": before[0]} if before else {}
-        self.process = launcher.start(
-            *before[1:], *options, "--", "sh", "-c", script,
-            stdin=subprocess.PIPE, env=environment, **more,
-        )  # fmt: skip
+        job = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7')
+        how = {"env": launcher.environment | (variables or {}), "stdin": subprocess.PIPE}
+        how |= {"executable": before[0]} if before else {}
+        self.process = launcher.start(*before[1:], *options, *job, **how)
         self.pid = self.process.pid
         if users is not None:
             self.said = self.line()
-            expected = users if "as number 1 " in self.said else users + 1
-            self.others = [self.line() for _ in range(expected)]
+            earlier = "as number 1 " not in self.said
+            self.others = [self.line() for _ in range(users + earlier)]
 
     def line(self) -> str:
         """Return the next line of stderr."""
