@@ -397,12 +397,6 @@ def test_ending_all(
     ended = {n: (one["exit_status"], one["interrupted"]) for n, one in site.results().items()}
     assert (batch.returncode, ended) == (returned, {0: (143, True), 1: (137, True)})
     assert site.launcher.records() == []
-    again = site.start("--resume")
-    assert {site.next_start()[0] for _ in range(2)} == {0, 1}
-    site.release(0)
-    site.release(1)
-    again.communicate()
-    assert (again.returncode, site.statuses()) == (0, {0: 0, 1: 0, 2: 0})
 
 
 def test_ignored_signals_stay_ignored(site: Site) -> None:

@@ -305,10 +305,7 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 @EVERY
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
     """With CI=true a launcher killed anywhere takes its job with it, and the GPUs are free."""
-    certain = [
-        "process.companion.fork_orphan:os.fork#1",
-        "process.job.Job._reap:os.waitpid#1",
-    ]
+    certain = ["process.companion.fork_orphan:os.fork#1", "process.job.Job._reap:os.waitpid#1"]
     steps = traced(
         tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
     )

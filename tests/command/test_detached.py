@@ -295,7 +295,10 @@ def test_after(site: Site) -> None:
 
 
 def test_a_job_on_another_table(site: Site, tmp_path: Path) -> None:
-    """Nobody says of a job on another table that it was killed, or ends it or runs after it."""
+    """Nobody says of a job on another table that it was killed, or ends it or runs after it.
+
+    In the history it runs while its lease lives, and is killed if it has no end then.
+    """
     site.held("k")
     os.kill(site.begun("k")["launcher"][0], signal.SIGKILL)
     own = site.launcher.environment["GPULAUNCH_STATE_DIR"]

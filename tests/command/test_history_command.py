@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, complaint, held
+from conftest import DGX, Launcher, complaint
 
 NOW = time.time()
 OLD = {
@@ -35,25 +35,6 @@ def shown(launcher: Launcher, *options: str) -> dict:
     done = launcher.run("history", *DGX, *options, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done
     return json.loads(done.stdout)
-
-
-def test_it_tells_how_each_launch_ended(launcher: Launcher) -> None:
-    """A launch has its exit status; without an end it runs while its lease lives, else: killed."""
-    launcher.run(*DGX, "-n", "2", "--name", "exp7", "--", "sh", "-c", "exit 3")
-    with held(launcher, *DGX) as job:
-        job.kill_all()
-    with held(launcher, *DGX, "-p", "vgg16"):
-        launches = shown(launcher)["launches"]
-        table = launcher.run("history", *DGX).stdout
-    keys = ("name", "gpus", "profile", "state", "exit_status")
-    assert [tuple(one[key] for key in keys) for one in launches] == [
-        ("exp7", ["0", "3"], None, "ended", 3),
-        (None, ["0"], None, "killed", None),
-        (None, ["0"], "vgg16", "running", None),
-    ]
-    assert [one["duration_s"] is None for one in launches] == [False, True, False]
-    for word, row in zip(("exp7", "killed", "running"), table.splitlines()[2:], strict=True):
-        assert word in row
 
 
 def test_the_newest_stand_last_and_twenty_of_them(launcher: Launcher) -> None:

@@ -170,37 +170,39 @@ def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeN
 
 
 def test_status_says_since_when_and_to_what_use(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
-    """`status` says since when left-overs hold a lease, and whether its GPUs are in use."""
+    """`status` says since when left-overs hold a lease, and whether its GPUs are in use.
+
+    A record that its owner dates to no year that there is does not stop it.
+    """
     script = "setsid -f sh -c 'echo $$; exec sleep 600'; read line"
-    with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
-        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-        assert (lease["left_over_since"], lease["left_over_uses_gpus"]) == (None, None)
-        record = launcher.state / launcher.records()[0]
-        os.utime(record, (0, 0))  # as of a job that has run for long
-        process.stdin.close()
-        assert process.wait() == 1
-        until(lambda: record.stat().st_mtime > 0)
-        for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
-            if use:
-                dgx1_v100.add(f"process 0 {daemon} 300")
-            (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-            since = parse_time(lease["left_over_since"]).timestamp()
-            assert (abs(time.time() - since) < 60, lease["left_over_uses_gpus"]) == (True, use)
-            shown = " ".join(launcher.run("status").stdout.split())
-            assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)
-            dgx1_v100.drop("process ")
-
-
-def test_status_copes_with_any_date(launcher: Launcher) -> None:
-    """A record that its owner dates to no year that there is does not stop `status`."""
     with TemporaryDirectory(dir="/dev/shm") as state:  # a tmpfs bounds no dates
         launcher.state = Path(state)
         launcher.environment["GPULAUNCH_STATE_DIR"] = state
-        with left(launcher, "sleep 600 & echo $!", 1):
-            os.utime(Path(state) / launcher.records()[0], (0, 1 << 62))
-            (lease,) = table(launcher)["leases"]
-            assert lease["left_over_since"] is None
+        with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
+            assert since_and_use(launcher) == (None, None)
+            record = launcher.state / launcher.records()[0]
+            os.utime(record, (0, 0))  # as of a job that has run for long
+            process.stdin.close()
+            assert process.wait() == 1
+            until(lambda: record.stat().st_mtime > 0)
+            for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
+                if use:
+                    dgx1_v100.add(f"process 0 {daemon} 300")
+                since, told = since_and_use(launcher)
+                past_s = time.time() - parse_time(since).timestamp()
+                assert (abs(past_s) < 60, told) == (True, use)
+                shown = " ".join(launcher.run("status").stdout.split())
+                assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)
+                dgx1_v100.drop("process ")
+            os.utime(record, (0, 1 << 62))
+            assert since_and_use(launcher) == (None, False)
         until(lambda: launcher.records() == [])
+
+
+def since_and_use(launcher: Launcher) -> tuple[str | None, bool | None]:
+    """Return since when left-overs hold the only lease, and whether they use its GPUs."""
+    (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+    return lease["left_over_since"], lease["left_over_uses_gpus"]
 
 
 @pytest.mark.usefixtures("dgx1_v100")

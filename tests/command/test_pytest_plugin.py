@@ -141,24 +141,6 @@ def test_cuda_with_more_workers_than_gpus(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def test_cuda_with_other_gpus(launcher: Launcher) -> None:
-    """Where CUDA sees other GPUs than a test's lease, the test fails and does not run."""
-    tests = """
-import pytest
-from conftest import start_cuda
-
-def test_one():
-    start_cuda()
-
-@pytest.mark.gpus(2)
-def test_two():
-    pass
-"""
-    found = run(launcher, tests, conftest=STARTED_CUDA)
-    assert found.counts == {"passed": 1, "error": 1}
-    assert "CUDA was started before the test, and sees other GPUs than <lease" in found.text
-
-
 MODEL = """
 import os, pytest
 from conftest import WORKER, note
@@ -267,9 +249,13 @@ def test_wrong_arguments(launcher: Launcher, options: tuple[str, ...]) -> None:
 
 
 def test_environment(launcher: Launcher) -> None:
-    """The lease's variables are there for fixtures and test, and gone in the next test."""
+    """The lease's variables are there for fixtures and test, and gone in the next test.
+
+    Where CUDA sees other GPUs than a test's lease, the test fails and does not run.
+    """
     tests = """
 import os, pytest
+from conftest import start_cuda
 
 @pytest.fixture
 def early():
@@ -291,9 +277,15 @@ def test_skipped():
 
 def test_none():
     assert not {"CUDA_VISIBLE_DEVICES", "GPULAUNCH_LEASE"} & os.environ.keys()
+    start_cuda()
+
+@pytest.mark.gpus(2)
+def test_too_late():
+    pass
 """
-    found = run(launcher, tests)
-    assert found.counts == {"passed": 3, "skipped": 1}, found.text
+    found = run(launcher, tests, conftest=STARTED_CUDA)
+    assert found.counts == {"passed": 3, "skipped": 1, "error": 1}, found.text
+    assert "CUDA was started before the test, and sees other GPUs than <lease" in found.text
 
 
 def test_unused(launcher: Launcher) -> None:

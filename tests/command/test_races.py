@@ -6,6 +6,8 @@ import sys
 import pytest
 from conftest import Launcher
 
+import gpulaunch
+
 MACHINE = "dgx1-v100"
 
 
@@ -24,28 +26,19 @@ def test_all_that_fit_start_at_once(
     assert len(indices) == len(set(indices)) == gpus * launches
 
 
-WORKER = """
-import logging, sys, gpulaunch
-waited = []
-class Waiting(logging.Handler):
-    def emit(self, record):
-        waited.append(record.getMessage())
-log = logging.getLogger("gpulaunch")
-log.addHandler(Waiting())
-log.setLevel(logging.INFO)
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(25):
-    gpulaunch.allocate(1, topology="dgx1-v100", wait=True).release()
-print(waited)
-"""
-
-
-def test_workers_that_fit_never_queue(launcher: Launcher) -> None:
+def test_workers_that_fit_never_queue(launcher: Launcher, caplog: pytest.LogCaptureFixture) -> None:
     """Eight workers that want one of eight GPUs each never find all of them in use."""
-    command = [sys.executable, "-c", WORKER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(command, env=launcher.environment, **pipes) for _ in range(8)]
+    caplog.set_level("INFO", "gpulaunch")
+
+    def work() -> int:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(25):
+            gpulaunch.allocate(1, topology=MACHINE, wait=True).release()
+        print(caplog.messages)
+        return 0
+
+    workers = [launcher.call(work, stdin=subprocess.PIPE) for _ in range(8)]
     assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 8
     for worker in workers:
         worker.stdin.write("\n")

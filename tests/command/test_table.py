@@ -1,4 +1,7 @@
-"""The allocation table: locked means alive, nothing is free without proof, trouble is one line."""
+"""The allocation table: locked means alive, nothing is free without proof, trouble is one line.
+
+Records are also written by hand, as other versions and other users may.
+"""
 
 import fcntl
 import json
@@ -36,9 +39,9 @@ def lock(kind: int) -> bytes:
     return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
 
 
-def record(launcher: Launcher) -> dict:
+def record(launcher: Launcher, *options: str) -> dict:
     """Return the document of a real lease."""
-    with held(launcher, *VGG):
+    with held(launcher, *(options or VGG)):
         return json.loads((launcher.state / launcher.records()[0]).read_bytes())
 
 
@@ -243,3 +246,107 @@ def test_a_state_directory_that_depends_on_where_one_stands(launcher: Launcher) 
     done = launcher.run(*VGG, *SHOW, env=environment, cwd=launcher.state)
     problem = "GPULAUNCH_STATE_DIR=. is not an absolute path, which all launches agree on"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint(problem))
+
+
+FORGED = "gpulaunch.lease.ffffffffffff"
+
+
+def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that swaps its record for a symbolic link while being freed ends only itself."""
+    log = tmp_path / "log"
+    swap = f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM'
+    swap += "; echo up; read line"
+    writer = ["sh", "-c", f"exec 9>{log}; echo open; read line"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(writer, **pipes) as bystander:
+        assert bystander.stdout.readline() == "open\n"
+        with launcher.start(*VGG, "--", "sh", "-c", swap, stdin=subprocess.PIPE) as process:
+            assert process.stdout.readline() == "up\n"
+            (name,) = launcher.records()
+            assert launcher.run("free", name.rpartition(".")[2]).returncode == 0
+            process.communicate()
+        assert bystander.poll() is None
+        bystander.communicate("\n")
+        assert bystander.returncode == 0
+    assert launcher.records() == []  # the launcher's release has removed the link
+
+
+def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
+    """After a forged ticket with one of the highest numbers others still queue in their order."""
+    wait = (*VGG, "--wait", "--", "true")
+    with held(launcher, *DGX, "-n", "8"), launcher.start(*wait) as waiter:
+        waiter.stderr.readline()
+        (real,) = launcher.state.glob("gpulaunch.ticket.*")
+        forged = json.loads(real.read_bytes()) | {"id": "f" * 12, "number": 1 << 30}
+        name = f"gpulaunch.ticket.{1 << 30}.{'f' * 12}"
+        descriptor = put(launcher, name, json.dumps(forged).encode(), live=True)
+        with launcher.start(*wait) as second:
+            line = second.stderr.readline()
+            assert line.startswith("gpulaunch: info: waiting as number 3 in the queue"), line
+            queue = json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]
+            assert [queue[0]["pid"], queue[2]["pid"]] == [waiter.pid, second.pid]
+            second.kill()
+        waiter.kill()
+        os.close(descriptor)
+
+
+def test_a_lease_of_no_command(launcher: Launcher) -> None:
+    """A forged lease without a command keeps no launch from waiting."""
+    forged = record(launcher, *DGX, "-n", "8") | {"id": FORGED[-12:], "command": []}
+    descriptor = put(launcher, FORGED, json.dumps(forged).encode(), live=True)
+    done = launcher.run(*VGG, "--wait-timeout", "0.2s", "--", "true")
+    assert (done.returncode, "Traceback" in done.stderr) == (124, False), done.stderr
+    os.close(descriptor)
+
+
+def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
+    """A launch that an unreadable record stops is told how to end it, and that works."""
+
+    def keep() -> int:
+        put(launcher, FORGED, b"{", live=True)
+        print("there", flush=True)
+        return signal.pause() or 0
+
+    with launcher.call(keep) as keeper:
+        assert keeper.stdout.readline() == "there\n"
+        done = launcher.run(*VGG, *SHOW)
+        assert done.returncode == 125
+        assert done.stderr.splitlines()[1].endswith("root can end it: gpulaunch free ffffffffffff")
+        assert launcher.run("free", FORGED[-12:]).returncode == 0
+    assert keeper.returncode == -signal.SIGTERM
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
+    """An unreadable record, of any user, keeps none of a job's stragglers from being ended."""
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3s", "GPULAUNCH_LEFTOVERS": "end"}
+    with launcher.start(
+        *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
+    ) as process:
+        straggler = int(process.stdout.readline())
+        descriptor = put(launcher, FORGED, b"{", live=True)
+        process.communicate("\n")
+        status = Path(f"/proc/{straggler}/stat")
+        assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+    os.close(descriptor)
+
+
+def test_what_a_share_may_say(launcher: Launcher) -> None:
+    """A live record with numbers that are none is a problem; one with a wrong share is shown."""
+    light = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
+    good = record(launcher, *DGX, *light) | {"id": FORGED[-12:]}
+    counters = good["share"]["demand"] | {"counters": [1, 0.5, float("inf")]}
+    for bad, problem in (
+        ({"demand": counters}, "Infinity is no number"),
+        ({"pipe_directory": "/tmp/a\0b"}, None),
+        ({"pipe_directory": f"/{'x' * 100}"}, None),
+    ):
+        content = json.dumps(good | {"share": good["share"] | bad}).encode()
+        descriptor = put(launcher, FORGED, content, live=True)
+        done = launcher.run("status", *DGX, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        status = json.loads(done.stdout)
+        assert len(status["leases"]) == (0 if problem else 1)
+        assert [problem in said for said in status["problems"]] == ([True] if problem else [])
+        os.close(descriptor)
+        (launcher.state / FORGED).unlink()
