@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from agent import Agent, talk
-from conftest import DGX, Launcher, children, complaint, held, until
+from conftest import DGX, Launcher, complaint, held, until
 
 ERRORS = [  # tool, arguments, what it says
     ("launch", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
@@ -135,33 +135,6 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
         assert ended["exit_status"] == 128 + signal.SIGTERM
 
     talk(site, speak)
-    assert site.records() == []
-
-
-def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) -> None:
-    """After kill -9 of a server another one finds its job, which ends as it would have."""
-    os.mkfifo(tmp_path / "go")
-
-    async def start(agent: Agent) -> None:
-        command = ["sh", "-c", "echo begun; read line <go; echo $line; exit 5"]
-        await agent.call("launch", command=command, name="agent")
-        (server,) = children(os.getpid()) - before
-        call = agent.client.call_tool("logs", {"job": "agent", "wait_s": 60})
-        waiting = asyncio.create_task(call)
-        await agent.call("look")  # so that the server has begun to wait
-        os.kill(server, signal.SIGKILL)
-        with pytest.raises(Exception, match="closed"):
-            await waiting
-
-    async def go_on(agent: Agent) -> None:
-        assert (await agent.call("logs", job="agent"))["launch"]["state"] == "running"
-        (tmp_path / "go").write_text("word\n")
-        ended = await agent.call("logs", job="agent", wait_s=60)
-        assert (ended["launch"]["exit_status"], ended["text"]) == (5, "begun\nword\n")
-
-    before = children(os.getpid())
-    talk(site, start)
-    talk(site, go_on)
     assert site.records() == []
 
 

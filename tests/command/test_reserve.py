@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -223,19 +222,6 @@ def test_busy_gpus_are_waited_for_on_request(launcher: Launcher) -> None:
     out, said = patient.communicate()
     assert (patient.returncode, out.count("export "), len(leases(launcher))) == (0, 5, 1)
     assert "are held until" in said
-
-
-def test_the_keeper_has_nothing_of_the_shell(launcher: Launcher) -> None:
-    """Once it sleeps it has its record, its line of the history, and no descriptor of the shell."""
-    assert launcher.run(*KEEP).returncode == 0
-    ((keeper,),) = [{lease["pid"], lease["job_pid"]} for lease in leases(launcher)]
-
-    def files() -> set[str]:
-        return {fd.readlink().name for fd in Path(f"/proc/{keeper}/fd").iterdir()}
-
-    until(lambda: any(name.startswith("pipe:") for name in files()))  # it is about to sleep
-    own = r"null|#\d+ .*|pipe:.*|gpulaunch\.lease\..*|[\d-]+\.jsonl"
-    assert [name for name in files() if not re.fullmatch(own, name)] == []
 
 
 def test_gpus_of_a_driver(launcher: Launcher, dgx1_v100: FakeNvml) -> None:

@@ -194,18 +194,6 @@ def test_decision_with_a_queue(
     assert outcome(asked, Situation(BOX, leases, ahead=ahead, clock_s=NOW_S)) == want
 
 
-def test_decision_within_a_lease_with_a_queue() -> None:
-    """Inside a lease only those bar that wait inside the same lease, whoever waits outside."""
-    parent = lease("a", 0, 1, 2)
-    others = [BIG, ticket(3, 2, (0, 1, 2), within="b")]
-    inside_it = ticket(2, 2, (0, 1, 2), within="a")
-    situation = Situation(BOX, [parent], within=parent, ahead=others)
-    assert outcome(asking(1), situation) == (Grant, (0,))
-    reason = "1 GPU requested: 3 of 3 are free, but an earlier request for 2 GPUs waits"
-    want = (Wait, reason, 2)
-    assert outcome(asking(1), replace(situation, ahead=[*others, inside_it])) == want
-
-
 def test_use_outside_is_endless() -> None:
     """What others use is not free, so an earlier request that would need it is passed."""
     used = [OutsideUse("GPU-7", "pid 1, bob")]
