@@ -187,8 +187,8 @@ def test_the_host_lock_names_its_holder(
         assert launcher.run(*VGG, "--wait-timeout", "0.1s", *SHOW).returncode == 124
         with launcher.start(*VGG, "--wait", *SHOW) as waiter:
             line = waiter.stderr.readline()
-            assert (want in line, line.endswith(", and is waited for\n")) == (True, True)
             holder.stdin.close()
+            assert (want in line, line.endswith(", and is waited for\n")) == (True, True)
             assert waiter.communicate()[0] == "0,2,3\n"
 
 
