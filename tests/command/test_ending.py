@@ -437,6 +437,17 @@ def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
         assert (alive(pids), launcher.records(), process.wait()) == ([], [], 143)
 
 
+def test_free_ends_what_descends_from_a_job(launcher: Launcher) -> None:
+    """A child of a job is its own without the record, a variable or the session of it."""
+    script = f"env -i setsid '{sys.executable}' -SIc '{CLOSES_ALL}' & read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, child):
+        process.kill()
+        process.wait()
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).stdout == ended(lease)
+        assert (alive(child), launcher.records()) == ([], [])
+
+
 def test_free_spares_nested_leases(launcher: Launcher) -> None:
     """`free` of a lease leaves those alone that were taken from it: each ends by its own id.
 
