@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, children, companion_of, until, wait_for_end
+from conftest import DGX, Launcher, children, until
 from test_api import held_lock, waits_for_the_lock
 
 from gpulaunch.process.companion import WITNESS
@@ -173,22 +173,3 @@ def test_pkill(launcher: Launcher) -> None:
         pkill = ["pkill", "-TERM", "--session", str(launch.process.pid), "gpulaunch"]
         subprocess.run(pkill, check=True)
         assert launch.count() >= 1
-
-
-def test_killing_the_group_keeps_the_lease(launcher: Launcher) -> None:
-    """KILL to the group ends launcher, job and witness; what has a session keeps the lease."""
-    script = "setsid sleep 60 & echo $! $$; wait"
-    process = launcher.start(*ONE, "sh", "-c", script, start_new_session=True)
-    child, job = map(int, process.stdout.readline().split())
-    until(lambda: os.getsid(child) == child)
-    (witness,) = (pid for pid in children(process.pid) if program_of(pid) == WITNESS)
-    companion = companion_of(launcher, process.pid)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    wait_for_end(witness)
-    wait_for_end(job)
-    busy = launcher.run(*DGX, "-n", "8", "--no-wait", "--", "true")
-    assert (busy.returncode, len(launcher.records())) == (75, 1)
-    os.kill(child, signal.SIGKILL)
-    wait_for_end(companion)
-    assert launcher.records() == []

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import DGX, VGG, Launcher, held, until
 
+from gpulaunch.decide.placement.policies import POLICIES
+
 
 def status(launcher: Launcher) -> dict:
     """Return the described machine's table."""
@@ -51,6 +53,15 @@ def test_a_record_is_a_private_fact_in_public(launcher: Launcher) -> None:
         assert oct(stat.S_IMODE(path.stat().st_mode)) == "0o1644"
         assert "do-not-tell" not in path.read_text()
         process.communicate("\n")
+
+
+def test_every_policy_keeps_the_users_order(launcher: Launcher) -> None:
+    """By every policy the ranks have the order of the user's CUDA_VISIBLE_DEVICES."""
+    environment = {**launcher.environment, "CUDA_VISIBLE_DEVICES": "6,1,4,3"}
+    for policy in POLICIES:
+        asked = (*DGX, "-n", "4", "--pattern", "chain", "--policy", policy, "--dry-run", "--json")
+        got = json.loads(launcher.run(*asked, "--", "x", env=environment).stdout)
+        assert [gpu["index"] for gpu in got["gpus"]] == [6, 1, 4, 3], policy
 
 
 @pytest.mark.parametrize(

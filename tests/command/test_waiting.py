@@ -1,4 +1,7 @@
-"""Waiting for GPUs: what is told, what wakes a waiter, how it ends; test_model.py: who is next."""
+"""Waiting for GPUs: what is told, what wakes a waiter, how it ends; test_model.py: who is next.
+
+Of launches at the same moment a lost race sends nobody away while GPUs are free.
+"""
 
 import json
 import os
@@ -8,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +22,7 @@ import pexpect
 import pytest
 from conftest import DGX, SHOW, Held, Launcher, held, until
 
+import gpulaunch
 from gpulaunch.launch import place_in_queue
 from gpulaunch.process.system import parse_time
 
@@ -409,3 +414,38 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
         assert launcher.run("-n", "all", *SHOW).returncode == want
     states = [gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]]
     assert states == ["free"] * 8
+
+
+@pytest.mark.parametrize(("machine", "gpus", "launches"), [("nvl72", 8, 9), (DGX[1], 1, 8)])
+def test_all_that_fit_start_at_once(
+    launcher: Launcher, machine: str, gpus: int, launches: int
+) -> None:
+    """Launches that fit together all get their GPUs, none twice, though all choose the same."""
+    script = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
+    words = ("--topology", machine, "-n", str(gpus), "--", "sh", "-c", script)
+    crowd = [launcher.start(*words, stdin=subprocess.PIPE) for _ in range(launches)]
+    taken = [one.stdout.readline().strip() for one in crowd]
+    said = [one.communicate("\n")[1] for one in crowd]
+    assert [one.returncode for one in crowd] == [0] * launches, said
+    indices = [index for line in taken for index in line.split(",")]
+    assert len(indices) == len(set(indices)) == gpus * launches
+
+
+def test_workers_that_fit_never_queue(launcher: Launcher, caplog: pytest.LogCaptureFixture) -> None:
+    """Eight workers that want one of eight GPUs each never find all of them in use."""
+    caplog.set_level("INFO", "gpulaunch")
+
+    def work() -> int:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(25):
+            gpulaunch.allocate(1, topology=DGX[1], wait=True).release()
+        print(caplog.messages)
+        return 0
+
+    workers = [launcher.call(work, stdin=subprocess.PIPE) for _ in range(8)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 8
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    assert [worker.communicate()[0] for worker in workers] == ["[]\n"] * 8
