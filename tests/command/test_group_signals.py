@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -35,16 +34,13 @@ class Counting:
         job: pid of the job.
     """
 
-    def __init__(
-        self, launcher: Launcher, *words: str, before: tuple[str, ...] = (), close_fds: bool = True
-    ) -> None:
+    def __init__(self, launcher: Launcher, *words: str, before: tuple[str, ...] = ()) -> None:
         self.process = subprocess.Popen(
             [*before, launcher.script, *ONE, COUNTS, *words],
             env=launcher.environment,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            close_fds=close_fds,
         )
         self.job = int(self.process.stdout.readline().split()[0])
         self.pid = int(stat_fields(self.job)[1])
@@ -108,18 +104,9 @@ def test_an_init_in_front(launcher: Launcher, front: str) -> None:
 
 def test_many_inherited_descriptors(launcher: Launcher) -> None:
     """Descriptors above 1,024, which a launch inherits, do not stand in the witness's way."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(1200)]
-    for fd in fds:
-        os.set_inheritable(fd, True)
-    try:
-        with counting(launcher, "TERM", close_fds=False) as launch:
-            assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
-    finally:
-        for fd in fds:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    opens = 'ulimit -n 2000; for i in $(seq 3 1250); do eval "exec $i</dev/null"; done; exec "$@"'
+    with counting(launcher, "TERM", before=("bash", "-c", opens, "bash")) as launch:
+        assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
 
 
 def test_before_the_job_starts(launcher: Launcher) -> None:
