@@ -111,7 +111,7 @@ had = []
 
 @pytest.hookimpl(tryfirst=True)  # before the lease
 def pytest_runtest_setup(item):
-    while had and len({line.split()[1] for line in open("log")}) < 4:
+    while had and len({line.split()[1] for line in open("log")}) < 3:
         time.sleep(0.01)
     had.append(item)
 """
@@ -122,18 +122,18 @@ CUDA = BUSY.replace("time.sleep(0.01)", "start_cuda()").replace("note", "note, s
 
 @pytest.mark.parametrize(("tests", "options"), [(BUSY, ()), (CUDA, ("--gpus-fork",))])
 def test_nobody_starves(launcher: Launcher, tests: str, options: tuple[str, ...]) -> None:
-    """Four workers share two GPUs: no worker has a second test before all have had a first.
+    """Three workers share two GPUs: no worker has a second test before all have had a first.
 
     With --gpus-fork that is so of tests that start CUDA, too, which ends with each of them.
     """
-    found = run(launcher, tests, "-n", "4", *options, conftest=STARTED_CUDA + AFTER_ALL)
+    found = run(launcher, tests, "-n", "3", *options, conftest=STARTED_CUDA + AFTER_ALL)
     assert found.counts == {"passed": 8}, found.text
-    assert spread(found).keys() == {"gw0", "gw1", "gw2", "gw3"}
+    assert spread(found).keys() == {"gw0", "gw1", "gw2"}
 
 
 def test_cuda_with_more_workers_than_gpus(launcher: Launcher) -> None:
     """A worker in which CUDA was started keeps its GPU; tests of others fail, and do not wait."""
-    found = run(launcher, CUDA, "-n", "4", conftest=STARTED_CUDA)
+    found = run(launcher, CUDA, "-n", "3", conftest=STARTED_CUDA)
     assert found.counts.keys() == {"passed", "error"}, found.text
     assert len(spread(found)) == 2
     assert len({(worker, gpu) for _, worker, gpu in found.log}) == 2

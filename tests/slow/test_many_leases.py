@@ -19,7 +19,7 @@ from test_api import waits_for_the_lock
 NOTHING = {"overlaps": 0, "lost": 0, "wrong": 0}
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.long)])
 def test_leases_through_the_api(count: int) -> None:
     """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
     way and as owners, no GPU has two owners, and afterwards none is lost.
