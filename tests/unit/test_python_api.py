@@ -38,18 +38,6 @@ def test_the_repositorys_examples_use_what_is_public() -> None:
                 assert node.attr in gpulaunch.__all__, path
 
 
-def test_backfill(simulator: gpulaunch.Simulator) -> None:
-    """A job with a time limit passes those that it does not delay; in order it waits."""
-    jobs = [{"gpus": gpus, "arrival_s": gpus, "duration_s": 50.0} for gpus in (5, 6, 7)]
-    small = {"gpus": 1, "arrival_s": 9.0, "duration_s": 50.0, "time_limit": "1m"}
-    trace = simulator.read_trace({"job": [*jobs, small]})
-    in_order = [job.id for job in simulator.replay(trace, queue="fifo").jobs]
-    passing = [job.id for job in simulator.replay(trace).jobs]
-    assert (in_order, passing) == ([0, 1, 2, 3], [0, 3, 1, 2])
-    with pytest.raises(gpulaunch.UsageError, match="unknown queue 'lifo'"):
-        simulator.replay(trace, queue="lifo")
-
-
 def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:
     """On a DGX-1 V100 GPUs 0, 1 and 4 have 87 GB/s of links, the best three 125 (mapa-sc21 2.2)."""
     found = [simulator.scores(gpus, bandwidth_model="mapa") for gpus in ([0, 1, 4], [0, 2, 3])]
@@ -59,6 +47,7 @@ def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:
 
 
 MISTAKES = {
+    "unknown queue 'lifo'": lambda s: s.replay(s.read_trace({"job": [PAIR]}), queue="lifo"),
     "busy: '8' is no GPU of dgx1-v100, which has": lambda s: s.place({"gpus": 1}, busy=[8]),
     "gpus: [0, 0] are not one GPU or several different ones": lambda s: s.scores([0, 0]),
     "trace: job 1: gpus: 0 GPUs requested": lambda s: s.read_trace({"job": [PAIR, NO_GPU]}),
