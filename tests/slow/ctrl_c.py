@@ -152,8 +152,11 @@ def interrupt(interrupts: int, threads: int, python: str = sys.executable) -> di
         )
         os.close(answer)
         with child, open(asking, "rb", buffering=0) as questions:
-            for _ in range(interrupts + LOST_AT_MOST):
-                if select.select([questions], [], [], LOST_S)[0] and not questions.read(1):
+            lost = 0
+            while lost <= LOST_AT_MOST:
+                if not select.select([questions], [], [], LOST_S)[0]:
+                    lost += 1
+                elif not questions.read(1):
                     break
                 time.sleep(chance.random() * LONGEST_PAUSE_S)  # this is the random moment
                 child.send_signal(signal.SIGINT)
