@@ -14,56 +14,41 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "command")]
 
-from live_records import LiveRecords  # noqa: E402
+from conftest import DGX, Launcher  # noqa: E402
+from test_crowded import ELSEWHERE, GONE, TABLE, LiveRecords  # noqa: E402
 from values import lease, ticket  # noqa: E402
 
-from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
-from gpulaunch.machine.topology import TableKey  # noqa: E402
-from gpulaunch.process.identity import Process  # noqa: E402
 from gpulaunch.process.system import boot_id  # noqa: E402
 
-SCRIPT = Path(sys.executable).with_name("gpulaunch")
-MACHINE = "dgx1-v100"
-TABLES = {
-    "elsewhere": TableKey("elsewhere", "0badc0de", "/profiles/elsewhere.toml"),
-    "missing": TableKey(MACHINE, load_described_machine(MACHINE)[0].digest or "", ""),
-}
+TABLES = {"elsewhere": ELSEWHERE, "missing": TABLE}
 FIRST_USER = 60001
-GONE = Process(1 << 22, 1)
 ROWS = [(0, 0, 0), (10, 50, 50), (1, 200, 0), (1, 0, 1000), (10, 200, 200), (10, 200, 1000)]
 """Users, leases of each, tickets of each."""
-COMMANDS = {
-    "launch": ("--topology", MACHINE, "-n", "1", "--", "true"),
-    "status": ("status", "--topology", MACHINE, "--json"),
-}
+COMMANDS = {"launch": (*DGX, "-n", "1", "--", "true"), "status": ("status", *DGX, "--json")}
 
 
 def fill(records: LiveRecords, where: str, users: int, leases: int, tickets: int) -> None:
     """Add the records of a row."""
     command = ("python", "train.py", *(f"--option-{number}=0.001" for number in range(12)))
-    fields = {"table": TABLES[where], "command": command, "boot_id": boot_id()}
-    number = 0
+    fields = {"table": TABLES[where], "command": command, "boot_id": boot_id(), "launcher": GONE}
     for user in range(FIRST_USER, FIRST_USER + users):
         for at in range(leases):
-            one = lease(f"{user}l{at}", 100, 101, user_id=user, launcher=GONE, job=GONE, **fields)
-            records.add(one)
+            records.add(lease(f"{user}l{at}", 100, 101, user_id=user, job=GONE, **fields))
         for at in range(tickets):
-            number += 1
+            number = (user - FIRST_USER) * tickets + at + 1
             records.add(ticket(number, id=f"{user}t{at}", only=(100, 101), user_id=user, **fields))
 
 
-def cost(arguments: tuple[str, ...], directory: str) -> str:
+def cost(launcher: Launcher, arguments: tuple[str, ...]) -> str:
     """Run a command; return its CPU seconds (the least of three), peak memory in MB and status."""
-    environment = os.environ | {"GPULAUNCH_STATE_DIR": directory, "HOME": directory}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     runs = []
     for _ in range(3):
         process = subprocess.Popen(
-            [SCRIPT, *arguments],
-            env=environment,
+            [launcher.script, *arguments],
+            env=launcher.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -80,9 +65,10 @@ def main(quick: bool) -> None:
     for row in ROWS[:2] if quick else ROWS:
         for where in TABLES:
             with tempfile.TemporaryDirectory() as directory:
-                with LiveRecords(Path(directory)) as records:
+                launcher = Launcher(Path(directory))
+                with LiveRecords(launcher) as records:
                     fill(records, where, *row)
-                    cells = [cost(arguments, directory) for arguments in COMMANDS.values()]
+                    cells = [cost(launcher, arguments) for arguments in COMMANDS.values()]
                 counts = "{:5} {:6} {:7}".format(*row)
                 print(counts, f"{where:9}", "    ".join(cells), flush=True)
 

@@ -1,13 +1,12 @@
 """What starting costs, in instructions: the same on a busy machine as on an idle one.
 
-The package is built as a wheel and installed in a virtual environment made for this, and once more
-in editable form. Each command is a whole process under valgrind, which counts the instructions of
-the launcher alone: neither those of the job nor those of any other child.
+The package is built as a wheel and installed in a virtual environment made for this. Each command
+is a whole process under valgrind, which counts the instructions of the launcher alone: neither
+those of the job nor those of any other child.
 
 Run: python tests/bench/start_up.py [--quick]
 
---quick takes the wheel only and prints one line. Valgrind and a C compiler have to be on PATH; the
-compiler makes the stand-in for NVIDIA's driver, which tells of a DGX-1.
+--quick prints one line, on a launch and --version. Valgrind has to be on PATH.
 """
 
 import os
@@ -19,26 +18,10 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from fake_nvml import NVML_SOURCE, FakeNvml, compiled  # noqa: E402
-
-from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
-
 VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-ON_STAND_IN = ["-p", "vgg16", "-n", "3", "--", "true"]
-LAUNCH = ["--topology", "dgx1-v100", *ON_STAND_IN]
-COMMANDS = [
-    ["--version"],
-    ["--help"],
-    LAUNCH,
-    ["--topology", "nvl72", *ON_STAND_IN],
-    ON_STAND_IN,
-    ["status", "--topology", "dgx1-v100"],
-    ["topo", "--topology", "dgx1-v100"],
-    ["docker", "ps"],
-]
+LAUNCH = ["--topology", "dgx1-v100", "-p", "vgg16", "-n", "3", "--", "true"]
 QUICK = [LAUNCH, ["--version"]]
+COMMANDS = [["--version"], LAUNCH, ["status", "--topology", "dgx1-v100"], ["docker", "ps"]]
 
 # gpulaunch becomes docker by exec, which would take valgrind's count with it.
 UP_TO_EXEC = (
@@ -48,25 +31,23 @@ UP_TO_EXEC = (
 
 
 class Installed:
-    """The package in a virtual environment of its own.
+    """The wheel of this checkout in a virtual environment of its own.
 
     Args:
         place: an empty directory.
-        how: what pip is to install.
     """
 
-    def __init__(self, place: Path, *how: str) -> None:
+    def __init__(self, place: Path) -> None:
         venv.create(place / "venv", with_pip=True)
         self._bin = place / "venv" / "bin"
-        run([self._bin / "pip", "install", "--quiet", *how])
+        run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", place, ROOT])
+        run([self._bin / "pip", "install", "--quiet", *place.glob("*.whl")])
         docker = place / "path" / "docker"
         docker.parent.mkdir()
         docker.write_text("#!/bin/sh\n")
         docker.chmod(0o755)
         (place / "state").mkdir()
         (place / "runtime").mkdir(mode=0o700)
-        nvml = FakeNvml(compiled(NVML_SOURCE, place / "libnvidia-ml.so.1").parent, place / "nvml")
-        nvml.tell_of(load_described_machine("dgx1-v100")[0])
         self._log = place / "valgrind.log"
         self._environment = {
             "HOME": str(place),
@@ -74,7 +55,6 @@ class Installed:
             "PYTHONHASHSEED": "0",
             "GPULAUNCH_STATE_DIR": str(place / "state"),
             "XDG_RUNTIME_DIR": str(place / "runtime"),
-            **nvml.environment,
         }
 
     def bare(self) -> float:
@@ -112,34 +92,18 @@ def run(command: list[str | Path], environment: dict[str, str] | None = None) ->
         sys.exit(f"{command}: exit status {done.returncode}\n{done.stdout}")
 
 
-def from_wheel(place: Path) -> Installed:
-    """Build a wheel of this checkout, and install it."""
-    place.mkdir()
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", place, ROOT])
-    return Installed(place, *map(str, place.glob("*.whl")))
-
-
-def editable(place: Path) -> Installed:
-    """Install this checkout in editable form."""
-    place.mkdir()
-    return Installed(place, "--editable", str(ROOT))
-
-
 def main() -> None:
     """Print the line, or the table."""
     with tempfile.TemporaryDirectory() as directory:
-        wheel = from_wheel(Path(directory, "wheel"))
+        wheel = Installed(Path(directory))
         if "--quick" in sys.argv[1:]:
             parts = [f"gpulaunch {' '.join(words)}: {wheel.count(words):.1f}" for words in QUICK]
             print(f"millions of instructions: {'; '.join(parts)}; bare Python: {wheel.bare():.1f}")
             return
-        source = editable(Path(directory, "editable"))
-        print(f"{'millions of instructions':60} {'wheel':>8} {'editable':>9}")
-        print(f"{'python -c pass':60} {wheel.bare():8.1f} {source.bare():9.1f}")
+        print(f"{'python -c pass':60} {wheel.bare():8.1f}")
         for words in COMMANDS:
             shown = f"gpulaunch {' '.join(words)}"
-            shown += " (NVML stand-in)" if words is ON_STAND_IN else ""
-            print(f"{shown:60} {wheel.count(words):8.1f} {source.count(words):9.1f}", flush=True)
+            print(f"{shown:60} {wheel.count(words):8.1f}", flush=True)
 
 
 if __name__ == "__main__":

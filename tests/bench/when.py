@@ -96,11 +96,8 @@ def recurrent(seed: int) -> tuple[list[Row], History]:
 KINDS = {"uniform": uniform, "poisson": poisson, "heavy": heavy, "recurrent": recurrent}
 
 
-class Asked:
-    """One prediction beside what happened; seconds from the moment at which the job came."""
-
-    def __init__(self, found: StartRange | None, start_s: float) -> None:
-        self.found, self.start_s = found, start_s
+Asked = tuple[StartRange | None, float]
+"""A prediction, and when the job started, in seconds from the moment at which it came."""
 
 
 def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
@@ -139,24 +136,18 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         ]
         busy = {uuid: end for gpus, end in zip(held, ends, strict=True) for uuid in gpus}
 
-        def drawn(
-            job: object, ran_s: float, at: int, known: Experience = experience
-        ) -> list[float]:
+        drawn = []
+        seeds = [*range(len(live)), *range(100, 100 + len(queue))]
+        for at, job in zip(seeds, [*live, *queue], strict=True):
             limit = requests[job.id].ends_within_s
-            parts = known.of(identity(job.name), limit)
-            return draw_remaining(parts, ran_s, limit, DRAWS, str(at))
-
-        running = [
-            (gpus, drawn(job, now - job.started_s, at))
-            for at, (gpus, job) in enumerate(zip(held, live, strict=True))
-        ]
-        waiting = [
-            (ticket, drawn(job, 0.0, 100 + at))
-            for at, (ticket, job) in enumerate(zip(tickets, queue, strict=True))
-        ]
+            ran_s = max(0.0, now - job.started_s)
+            parts = experience.of(identity(job.name), limit)
+            drawn.append(draw_remaining(parts, ran_s, limit, DRAWS, str(at)))
+        running = [*zip(held, drawn, strict=False)]
+        waiting = [*zip(tickets, drawn[len(live) :], strict=True)]
         place = [job.id for job in queue].index(one.id)
         found = predict_starts(running, waiting, busy, uuids, now)[place]
-        yield Asked(found, one.started_s - now)
+        yield found, one.started_s - now
 
 
 def identity(name: str) -> list[Relation]:
@@ -166,15 +157,14 @@ def identity(name: str) -> list[Relation]:
 
 def figures(found: Sequence[Asked]) -> dict[str, float]:
     """Return share inside, median width, median errors, and share without a prediction."""
-    told = [one for one in found if one.found]
-    inside = [one.found.from_s <= one.start_s <= one.found.to_s for one in told]
+    told = [(range_, start_s) for range_, start_s in found if range_]
     return {
         "asked": len(found),
         "told": len(told) / len(found),
-        "inside": sum(inside) / len(told),
-        "width": median(one.found.to_s - one.found.from_s for one in told),
-        "error": median(abs(one.found.median_s - one.start_s) for one in told),
-        "wait": median(one.start_s for one in told),
+        "inside": sum(one.from_s <= start_s <= one.to_s for one, start_s in told) / len(told),
+        "width": median(one.to_s - one.from_s for one, _ in told),
+        "error": median(abs(one.median_s - start_s) for one, start_s in told),
+        "wait": median(start_s for _, start_s in told),
     }
 
 

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -96,9 +95,7 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def wait_for_stop(pid: int) -> None:
     """Block until a child has stopped."""
     found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert found.si_code == os.CLD_STOPPED, (
-        "it ended without having reached the step where it was to stop"
-    )
+    assert found.si_code == os.CLD_STOPPED, "it ended before the step where it was to stop"
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +108,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
             json.loads((launcher.state / name).read_bytes()) for name in launcher.records()
         )
     return lease | {"id": LEASE[-12:]}, ticket | {"id": TICKET[-12:]}
-
-
-@pytest.fixture
-def lease(documents: tuple[dict, dict]) -> dict:
-    """Return the document of a lease of all GPUs."""
-    return documents[0]
-
-
-@pytest.fixture
-def ticket(documents: tuple[dict, dict]) -> dict:
-    """Return the document of a ticket for three GPUs."""
-    return documents[1]
 
 
 def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
@@ -139,12 +124,8 @@ def leases(launcher: Launcher) -> list[dict]:
     return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
 
 
-# ----------------------------------------------------------------------------- killed at every step
-
-
-EVERY = pytest.mark.parametrize("every", [8])
-"""A launcher is killed at every eighth of its steps; at each one in tests/slow/test_long_forms.py.
-"""
+EVERY = pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.long)])
+"""A launcher is killed at every sixteenth of its steps; in the long form at each one."""
 
 IN_WAIT = "process.job.Job.wait:signal.sigtimedwait#1"
 
@@ -167,10 +148,8 @@ def traced(
         until: the last step, if the launcher's end is not meant.
     """
     for attempt in "12345":
-        trace = directory / f"trace {attempt}"
-        assert (
-            scene(launcher_in(directory / f"traced {attempt}"), at_step("trace", str(trace))) == 0
-        )
+        trace, launcher = directory / f"trace {attempt}", launcher_in(directory / attempt)
+        assert scene(launcher, at_step("trace", str(trace))) == 0
         steps = trace.read_text().split()
         if set(certain) < set(steps):
             break
@@ -249,31 +228,6 @@ def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
-    """Launch a job and, if it gets to run, queue another launch for all GPUs behind it."""
-    with start(launcher, *VGG, *OWNING, before=victim) as first:
-        began = first.stdout.readline()
-        assert began in ("0,2,3\n", "")
-        with start(launcher, *ALL, *WAIT, *OWNING) as second:
-            if began:
-                queue_up(second, 1)
-            status, _, _ = ends(first)
-            served(second, launcher)
-    return status
-
-
-@EVERY
-def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher is killed, its job keeps its GPUs until it ends; no record stays."""
-    certain = [
-        "leases.record_file.Draft.publish:os.link#1",
-        "child:process.execute.execute:os.exec#1",
-        IN_WAIT,
-    ]
-    steps = traced(tmp_path, launch_at_once, certain)
-    sweep(tmp_path, launch_at_once, some_of(steps, every, certain))
-
-
 def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
     """Queue two launches behind a holder; end it, and check that both are served in order."""
     holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
@@ -290,15 +244,20 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
 
 
 @EVERY
-def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
-    """Wherever a launcher that queues, waits or takes its turn is killed, the next is served."""
+def test_killed_at_every_step_of_waiting(
+    tmp_path: Path, documents: tuple[dict, dict], every: int
+) -> None:
+    """Wherever a launcher is killed, in the queue or with a job, the job keeps its GPUs until it
+    ends, the next is served, and no record stays.
+    """
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
-        return launch_from_the_queue(launcher, victim, lease)
+        return launch_from_the_queue(launcher, victim, documents[0])
 
     certain = [
         "leases.record_file.Draft.publish:os.link#2",
         "launch.place_in_queue.PlaceInQueue._poll:select.poll#1",
+        "child:process.execute.execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)
@@ -346,10 +305,7 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 @EVERY
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
     """With CI=true a launcher killed anywhere takes its job with it, and the GPUs are free."""
-    certain = [
-        "process.companion.fork_orphan:os.fork#1",
-        "process.job.Job._reap:os.waitpid#1",
-    ]
+    certain = ["process.companion.fork_orphan:os.fork#1", "process.job.Job._reap:os.waitpid#1"]
     steps = traced(
         tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
     )
@@ -382,11 +338,8 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
     assert all_free(launcher) == ALL_FREE
 
 
-# ------------------------------------------------------------------------------------------ stopped
-
 STOPPED = {
     "after it has looked": ("leases.record_file.Draft.__init__:open#1", "0,2,3", "4,6,7"),
-    "after it has forked": ("process.job.Job.__init__:os.close#1", "0,2,3", "4,6,7"),
     "before the host-wide lock": ("leases.host_lock.lock_in_time:fcntl.flock#1", "0,2,3", "4,6,7"),
     "once it has published": (
         "leases.host_lock.HostLock.held:libc.change_mask#3",
@@ -394,7 +347,6 @@ STOPPED = {
         "0,2,3",
     ),
     "when the job has ended": ("process.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
-    "after the release": ("leases.host_lock.unlock:os.close#2", "0,2,3", "0,2,3"),
 }
 
 
@@ -411,24 +363,23 @@ def test_a_stopped_launcher(tmp_path: Path, step: str, others: str, own: str) ->
 
 
 STOPPED_WAITERS = {
-    "when it has joined": ("leases.watch.Watch.__init__:libc.inotify#1", 0),
-    "when its turn has come": ("leases.record_file.Draft.__init__:open#3", 1),
-    "with a child that is to be the job": ("process.job.Job.__init__:os.close#1", 1),
+    "when its turn has come": ("leases.record_file.Draft.__init__:open#3",),
+    "with a child that is to be the job": ("process.job.Job.__init__:os.close#1",),
 }
 
 
-@cases(STOPPED_WAITERS, "step", "after_the_holder")
-def test_a_stopped_waiter(tmp_path: Path, lease: dict, step: str, after_the_holder: int) -> None:
-    """A waiter that is stopped lets those behind it pass, and is served when it goes on."""
+@cases(STOPPED_WAITERS, "step")
+def test_a_stopped_waiter(tmp_path: Path, documents: tuple[dict, dict], step: str) -> None:
+    """A waiter that is stopped as it takes its turn lets those behind it pass, and is served then.
+
+    test_waiting.py has one that is stopped while it waits.
+    """
     launcher = launcher_in(tmp_path)
-    holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
+    holder = put(launcher, LEASE, json.dumps(documents[0]).encode(), live=True)
     with start(launcher, *VGG, *WAIT, *OWNING, before=at_step("STOP", step)) as stopped:
-        if after_the_holder:
-            queue_up(stopped, 1)
-        else:
-            wait_for_stop(stopped.pid)
+        queue_up(stopped, 1)
         with start(launcher, *ALL, *WAIT, *OWNING) as behind:
-            queue_up(behind, 1, 2)
+            queue_up(behind, 2)
             os.close(holder)
             wait_for_stop(stopped.pid)
             assert sorted(behind.stdout.readline().rstrip().split(",")) == list("01234567")
@@ -437,9 +388,6 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, step: str, after_the_hold
         assert stopped.stdout.readline() == "0,2,3\n"
         assert ends(stopped)[:2] == (0, "")
     assert all_free(launcher) == ALL_FREE
-
-
-# ------------------------------------------------------------------------------ calls that fail
 
 
 @EVERY
@@ -471,29 +419,19 @@ def test_each_call_may_fail(tmp_path: Path, every: int) -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("sentence", "patch", "want"),
-    [
-        ("before the command line is read", "sys.modules['json'] = None", "json"),
-        ("while it is carried out", "sys.modules['gpulaunch.leases.watch'] = None", "watch"),
-    ],
-)
-def test_a_module_that_cannot_be_loaded(
-    tmp_path: Path, sentence: str, patch: str, want: str
-) -> None:
-    """An import that fails is one line that names the module, and 125."""
+def test_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """An import that fails, before or after the first lines, is one that names it, and 125."""
     launcher = launcher_in(tmp_path)
-    with (
-        held(launcher, *ALL),
-        start(launcher, *ALL, *WAIT, *SHOW, before=patched(f"import sys; {patch}")) as process,
-    ):
-        status, stdout, stderr = ends(process)
-    assert (status, stdout, stderr.count("\n")) == (125, "", 1), sentence
-    assert stderr.startswith("gpulaunch: error: cannot load gpulaunch or Python's own library: ")
-    assert want in stderr
-
-
-# ------------------------------------------------------------------------- records that are removed
+    for module in ("json", "gpulaunch.leases.watch"):
+        patch = f"import sys; sys.modules[{module!r}] = None"
+        with (
+            held(launcher, *ALL),
+            start(launcher, *ALL, *WAIT, *SHOW, before=patched(patch)) as process,
+        ):
+            status, stdout, stderr = ends(process)
+        assert (status, stdout, stderr.count("\n")) == (125, "", 1)
+        error = "gpulaunch: error: cannot load gpulaunch or Python's own library: "
+        assert (stderr.startswith(error), module in stderr) == (True, True), stderr
 
 
 def test_a_removed_record_is_noticed_at_the_end(tmp_path: Path) -> None:
@@ -508,26 +446,22 @@ def test_a_removed_record_is_noticed_at_the_end(tmp_path: Path) -> None:
         assert ends(process) == (0, "", line)
 
 
-# ---------------------------------------------------------------------------------- clocks and pids
-
-PAST, FUTURE = 978_307_200, 4_070_908_800  # 2001 and 2099
+FUTURE = 4_070_908_800  # 2099
 WRONG_CLOCK = (
     "import time; time.time = lambda: {0}; real = time.gmtime; time.gmtime = lambda at={0}: "
     "real(at)"
 )
 
 
-@pytest.mark.parametrize("clock", [PAST, FUTURE], ids=["past", "future"])
-def test_leases_and_backfill_go_by_the_time_since_boot(tmp_path: Path, clock: int) -> None:
+def test_leases_and_backfill_go_by_the_time_since_boot(tmp_path: Path) -> None:
     """What is held and who may pass depends on no clock, of what runs, waits or passes."""
     launcher = launcher_in(tmp_path)
-    wrong = patched(WRONG_CLOCK.format(clock))
+    wrong = patched(WRONG_CLOCK.format(FUTURE))
     limited = ("--time-limit", "10m")
     with start(launcher, *VGG, *limited, *OWNING, before=wrong) as running:
         assert running.stdout.readline() == "0,2,3\n"
         (shown,) = leases(launcher)
-        year = str(time.gmtime(clock).tm_year)
-        assert (shown["gpus"], shown["started_at"][:4]) == ([0, 2, 3], year)
+        assert (shown["gpus"], shown["started_at"][:4]) == ([0, 2, 3], "2099")
         with start(launcher, *ALL, *WAIT, *OWNING, before=wrong) as head:
             queue_up(head, 1)
             for before in ([], wrong):
@@ -537,7 +471,9 @@ def test_leases_and_backfill_go_by_the_time_since_boot(tmp_path: Path, clock: in
                     assert ends(longer)[0] == 75
 
 
-def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, ticket: dict) -> None:
+def test_a_ticket_counts_unless_its_own_launcher_is_stopped(
+    tmp_path: Path, documents: tuple[dict, dict]
+) -> None:
     """A ticket counts though its pid is now another stopped process, but not a stopped launcher."""
     launcher = launcher_in(tmp_path)
     with start(launcher, before=["sleep", "600"]) as process:
@@ -545,18 +481,13 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
         wait_for_stop(process.pid)
         pid, start_time = as_list(identify(process.pid))
         for started, status in ((start_time + 1, 75), (start_time, 0)):
-            content = json.dumps(ticket | {"launcher": [pid, started]}).encode()
+            content = json.dumps(documents[1] | {"launcher": [pid, started]}).encode()
             waiter = put(launcher, TICKET, content, live=True)
             done = launcher.run(*VGG, *SHOW)
-            assert (done.returncode, "but an earlier request for 3 GPUs waits" in done.stderr) == (
-                status,
-                status == 75,
-            )
+            bars = "but an earlier request for 3 GPUs waits" in done.stderr
+            assert (done.returncode, bars) == (status, status == 75)
             os.close(waiter)
             assert all_free(launcher) == ALL_FREE
-
-
-# --------------------------------------------------------------------------- what is no record
 
 
 def test_things_that_are_no_records_are_ignored(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -11,14 +10,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, children, companion_of, until, wait_for_end
+from conftest import DGX, Launcher, children, until
 from test_api import held_lock, waits_for_the_lock
 
 from gpulaunch.process.companion import WITNESS
 from gpulaunch.process.system import pending_signals, program_of, stat_fields
 
 COUNTS = str(Path(__file__).parents[1] / "jobs" / "counts")
-SIGNALS = ("TERM", "USR1")
 ONE = (*DGX, "-n", "1", "--")
 
 
@@ -36,16 +34,13 @@ class Counting:
         job: pid of the job.
     """
 
-    def __init__(
-        self, launcher: Launcher, *words: str, before: tuple[str, ...] = (), close_fds: bool = True
-    ) -> None:
+    def __init__(self, launcher: Launcher, *words: str, before: tuple[str, ...] = ()) -> None:
         self.process = subprocess.Popen(
             [*before, launcher.script, *ONE, COUNTS, *words],
             env=launcher.environment,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            close_fds=close_fds,
         )
         self.job = int(self.process.stdout.readline().split()[0])
         self.pid = int(stat_fields(self.job)[1])
@@ -85,16 +80,12 @@ def counting(launcher: Launcher, *words: str, **options) -> Iterator[Counting]:
         launch.process.communicate()
 
 
-@pytest.mark.parametrize("name", SIGNALS)
-def test_a_signal_comes_once(launcher: Launcher, name: str) -> None:
+def test_a_signal_comes_once(launcher: Launcher) -> None:
     """A signal to the group reaches the job once, one to the launcher too, in any order."""
-    number = signal.Signals[f"SIG{name}"]
-    with counting(launcher, name) as launch:
-        got = [
-            (launch.to_group if at % 2 or at % 5 == 0 else launch.to_launcher)(number)
-            for at in range(50)
-        ]
-    assert got == list(range(1, 51))
+    with counting(launcher, "USR1") as launch:
+        for at in range(30):
+            send = launch.to_group if at % 2 or at % 5 == 0 else launch.to_launcher
+            assert send(signal.SIGUSR1) == at + 1
 
 
 @pytest.mark.parametrize("front", ["dumb-init", "tini -g --"])
@@ -104,27 +95,18 @@ def test_an_init_in_front(launcher: Launcher, front: str) -> None:
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
     with counting(launcher, "TERM", before=(program, *rest)) as launch:
-        for sent in range(1, 21):
+        for sent in range(1, 11):
             launch.process.terminate()
             until(lambda sent=sent: launch.count() >= sent)
             launch.count()  # what the launcher got of it has been dealt with
-        assert launch.count() == 20
+        assert launch.count() == 10
 
 
 def test_many_inherited_descriptors(launcher: Launcher) -> None:
     """Descriptors above 1,024, which a launch inherits, do not stand in the witness's way."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
-    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(1200)]
-    for fd in fds:
-        os.set_inheritable(fd, True)
-    try:
-        with counting(launcher, "TERM", close_fds=False) as launch:
-            assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
-    finally:
-        for fd in fds:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    opens = 'ulimit -n 2000; for i in $(seq 3 1250); do eval "exec $i</dev/null"; done; exec "$@"'
+    with counting(launcher, "TERM", before=("bash", "-c", opens, "bash")) as launch:
+        assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
 
 
 def test_before_the_job_starts(launcher: Launcher) -> None:
@@ -157,50 +139,24 @@ def test_a_job_with_a_group_of_its_own(launcher: Launcher) -> None:
         assert [launch.to_group(signal.SIGTERM), launch.to_launcher(signal.SIGTERM)] == [1, 2]
 
 
-def test_a_stopped_witness(launcher: Launcher) -> None:
-    """While the witness is stopped each signal comes once, and later ones do, too."""
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_witness_that_fails(launcher: Launcher, number: signal.Signals) -> None:
+    """While the witness is stopped, and once it was killed and replaced, each signal comes once."""
     with counting(launcher, "TERM") as launch:
-        os.kill(launch.witness, signal.SIGSTOP)
+        first = launch.witness
+        os.kill(first, number)
+        if number == signal.SIGKILL:
+            until(lambda: any(program_of(pid) == WITNESS for pid in children(launch.pid) - {first}))
         send = (launch.to_launcher, launch.to_group, launch.to_launcher, launch.to_group)
         assert [each(signal.SIGTERM) for each in send] == [1, 2, 3, 4]
 
 
-def test_a_killed_witness(launcher: Launcher) -> None:
-    """A witness that somebody kills is replaced, and each signal comes once."""
-    with counting(launcher, "TERM") as launch:
-        first = launch.witness
-        os.kill(first, signal.SIGKILL)
-        until(lambda: any(program_of(pid) == WITNESS for pid in children(launch.pid) - {first}))
-        send = (launch.to_launcher, launch.to_group, launch.to_launcher)
-        assert [each(signal.SIGTERM) for each in send] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("options", [("gpulaunch",), ("-f", "jobs/[c]ounts")])
-def test_pkill(launcher: Launcher, options: tuple[str, ...]) -> None:
+def test_pkill(launcher: Launcher) -> None:
     """`pkill gpulaunch` reaches the job, and neither by its name nor by the job's the witness."""
     with counting(launcher, "TERM") as launch:
         witness = Path(f"/proc/{launch.witness}")
         shown = (witness / "comm").read_text() + (witness / "cmdline").read_text()
         assert not re.search("gpulaunch|counts|python", shown)
-        pkill = ["pkill", "-TERM", "--session", str(launch.process.pid), *options]
+        pkill = ["pkill", "-TERM", "--session", str(launch.process.pid), "gpulaunch"]
         subprocess.run(pkill, check=True)
         assert launch.count() >= 1
-
-
-def test_killing_the_group_keeps_the_lease(launcher: Launcher) -> None:
-    """KILL to the group ends launcher, job and witness; what has a session keeps the lease."""
-    script = "setsid sleep 60 & echo $! $$; wait"
-    process = launcher.start(*ONE, "sh", "-c", script, start_new_session=True)
-    child, job = map(int, process.stdout.readline().split())
-    until(lambda: os.getsid(child) == child)
-    (witness,) = (pid for pid in children(process.pid) if program_of(pid) == WITNESS)
-    companion = companion_of(launcher, process.pid)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    wait_for_end(witness)
-    wait_for_end(job)
-    busy = launcher.run(*DGX, "-n", "8", "--no-wait", "--", "true")
-    assert (busy.returncode, len(launcher.records())) == (75, 1)
-    os.kill(child, signal.SIGKILL)
-    wait_for_end(companion)
-    assert launcher.records() == []

@@ -5,28 +5,21 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pexpect
+import pytest
 from conftest import Launcher, children, wait_for_end
+from fake_nvml import FakeNvml
 
-from gpulaunch.machine.driver_apart import DriverApart
-
-if TYPE_CHECKING:
-    from fake_nvml import FakeNvml
+from gpulaunch.machine import driver_apart, slow_calls
 
 pytest_plugins = ("fake_nvml",)
 
 HANGS_S = 100_000
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
-HANDLE, MIG, FIELDS = (
-    "nvmlDeviceGetHandleByIndex",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetFieldValues",
-)
 
 
-def behind(launcher: Launcher, fake: "FakeNvml", function: str, seconds: int = HANGS_S) -> dict:
+def behind(launcher: Launcher, fake: FakeNvml, function: str, seconds: int = HANGS_S) -> dict:
     """Return the environment of a machine of its own whose GPU 2 takes long in a function."""
     home = Path(launcher.environment["HOME"], f"behind {function} {seconds}")
     home.mkdir(mode=0o700)
@@ -37,22 +30,29 @@ def behind(launcher: Launcher, fake: "FakeNvml", function: str, seconds: int = H
     return launcher.environment | own
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say after 1 s what is waited for, and leave out a GPU after 2 s."""
+    monkeypatch.setattr(slow_calls, "PATIENCE_S", 1)
+    monkeypatch.setattr(driver_apart, "_LEAVE_S", 2)
+
+
 def waits_for(function: str) -> str:
     """Return the line about a call of GPU 2 that hangs."""
-    return f"gpulaunch: GPU 2 has not answered {function} for 3 s; waiting for it\n"
+    return f"gpulaunch: GPU 2 has not answered {function} for 1 s; waiting for it\n"
 
 
 def left_out(function: str) -> str:
     """Return why GPU 2 is left out."""
-    return f"GPU 2 is left out: it has not answered {function} for 5 s"
+    return f"GPU 2 is left out: it has not answered {function} for 2 s"
 
 
-def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
+def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """A launch that a GPU keeps waiting names the GPU and the call that has not returned.
 
     A call that is only slow costs one line, and the GPU is granted as any other.
     """
-    hangs, slow = (behind(launcher, dgx1_v100, COMPUTE, seconds) for seconds in (HANGS_S, 5))
+    hangs, slow = (behind(launcher, dgx1_v100, COMPUTE, seconds) for seconds in (HANGS_S, 3))
     lines = (("-n", "1", "--only", "0", "--", "true"), ("--dry-run", "--", "true"))
     waiting = [launcher.start(*line, env=hangs) for line in lines]
     run = launcher.run("--only", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", env=slow)
@@ -65,7 +65,7 @@ def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100: "FakeNvml"
         launch.communicate()
 
 
-def test_what_only_looks_goes_on(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
+def test_what_only_looks_goes_on(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """Whichever call about a GPU hangs, status, top and doctor name it and show all other GPUs."""
     called = ("HandleByIndex", "MigMode", "FieldValues", "ComputeRunningProcesses_v3")
     functions = [f"nvmlDeviceGet{name}" for name in called]
@@ -97,7 +97,7 @@ def test_what_only_looks_goes_on(launcher: Launcher, dgx1_v100: "FakeNvml") -> N
     assert (top.exitstatus, top.signalstatus) == (0, None)
 
 
-def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100: "FakeNvml") -> None:
+def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """The process that may be stuck in the driver has none of the output and no terminal.
 
     So whoever reads the output sees its end, even if nothing can kill that process. It ends with
@@ -116,9 +116,10 @@ def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100: "FakeN
     wait_for_end(asking)
 
 
-def test_the_asking_process_may_be_killed(no_driver: None) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("no_driver")
+def test_the_asking_process_may_be_killed() -> None:
     """Somebody may kill the process that asks, or its thread may end: another one answers."""
-    driver, answers = DriverApart("gpulaunch.machine.nvidia.driver"), []
+    driver, answers = driver_apart.DriverApart("gpulaunch.machine.nvidia.driver"), []
     for _ in range(20):
         thread = threading.Thread(target=lambda: answers.append(driver.is_present()))
         thread.start()

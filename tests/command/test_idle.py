@@ -41,10 +41,15 @@ def idle_since(launcher) -> list[str | None]:
     return [lease["idle_since"] for lease in status["leases"]]
 
 
-def test_a_busy_gpu_is_noted_in_the_time_of_the_record(launcher, dgx1_v100) -> None:
-    """While a kernel runs, the record's modification time goes on, and its content stays."""
+@pytest.mark.parametrize("active", [100, None], ids=["busy", "unknown"])
+def test_a_busy_gpu_is_noted(launcher, dgx1_v100, active: int | None) -> None:
+    """While a kernel runs, the record's modification time goes on, and its content stays.
+
+    A GPU that does not tell counts as busy.
+    """
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
-    dgx1_v100.script(0, "active", 100)
+    if active is not None:
+        dgx1_v100.script(0, "active", active)
     with running(launcher, "-n", "1"):
         record = record_of(launcher)
         content = record.read_bytes()
@@ -53,46 +58,33 @@ def test_a_busy_gpu_is_noted_in_the_time_of_the_record(launcher, dgx1_v100) -> N
         assert record.read_bytes() == content
 
 
-@pytest.mark.parametrize("answer", ["idle", "unknown"])
-def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
-    """The owner is told once that the GPU does nothing; one that does not tell counts as busy."""
-    launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
-    if answer == "idle":
-        dgx1_v100.script(0, "active", 0)
-    with running(launcher, "-n", "1") as job:
-        record = record_of(launcher)
-        os.utime(record, (0, 0))
-        if answer == "idle":
-            line = job.stderr.readline()
-            assert line == "gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"
-            assert record.stat().st_mtime == 0
-        else:
-            until(lambda: record.stat().st_mtime > 0)
-
-
-def test_the_owner_is_told_by_notify(launcher, dgx1_v100, tmp_path) -> None:
-    """The command hears "idle" once for each time that the GPUs do nothing for idle_after."""
+def test_the_owner_is_told_of_an_idle_gpu(launcher, dgx1_v100, tmp_path) -> None:
+    """Once for each time that the GPUs do nothing for idle_after a line and --notify say so."""
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
     heard = tmp_path / "heard"
     os.mkfifo(heard)
     script = f"[ $GPULAUNCH_EVENT = idle ] && env >{heard}"
     dgx1_v100.script(0, "active", 0)
     with running(launcher, "-n", "1", "--name", "mine", "--notify", script) as job:
+        record = record_of(launcher)
+        os.utime(record, (0, 0))
+        lines = [job.stderr.readline()]
+        assert record.stat().st_mtime == 0
         for _ in range(2):
             told = dict(line.partition("=")[::2] for line in heard.read_text().splitlines())
-            events = {name: text for name, text in told.items() if "_EVENT" in name}
-            assert events == {
+            assert {name: text for name, text in told.items() if "_EVENT" in name} == {
                 "GPULAUNCH_EVENT": "idle",
                 "GPULAUNCH_EVENT_NAME": "mine",
-                "GPULAUNCH_EVENT_LEASE": record_of(launcher).name.rpartition(".")[2],
+                "GPULAUNCH_EVENT_LEASE": record.name.rpartition(".")[2],
                 "GPULAUNCH_EVENT_GPUS": "0",
                 "GPULAUNCH_EVENT_IDLE_S": "1",
             }
-            assert "idle for 1 s" in job.stderr.readline()
             dgx1_v100.script(0, "active", 100)
-            os.utime(record_of(launcher), (0, 0))
-            until(lambda: record_of(launcher).stat().st_mtime > 0)
+            os.utime(record, (0, 0))
+            until(lambda: record.stat().st_mtime > 0)
             dgx1_v100.script(0, "active", 0)
+        lines.append(job.stderr.readline())
+    assert lines == ["gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"] * 2
 
 
 @pytest.mark.usefixtures("dgx1_v100")

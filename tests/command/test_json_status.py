@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 import pytest
-from conftest import DGX, VGG, Launcher, held
+from conftest import DGX, VGG, Launcher, complaint, held
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
@@ -59,20 +59,8 @@ def test_start_and_end(launcher: Launcher) -> None:
     assert started["started_at"] <= ended["ended_at"]
 
 
-def test_waiting(launcher: Launcher) -> None:
-    """The reason for a wait goes to the descriptor, not stderr; the start's line comes later."""
-    with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
-        options = (*DGX, "-n", "3", "--wait", f"-ojson_status_fd={fd}")
-        waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
-        reason = "3 GPUs requested: 2 of 8 are free, 6 are leased"
-        assert json.loads(said.readline()) == {"event": "waiting", "reason": reason}
-        job.end()
-        assert json.loads(said.readline())["event"] == "started"
-        assert (waiter.communicate(), waiter.returncode) == (("", ""), 0)
-
-
 def test_other_ends(launcher: Launcher) -> None:
-    """The exit status that is told is what a shell sees; of a launch without GPUs nothing is told.
+    """The exit status that is told is what a shell sees; of a launch without GPUs why it waits.
 
     Without a reader the job runs all the same.
     """
@@ -87,7 +75,10 @@ def test_other_ends(launcher: Launcher) -> None:
         done, lines = told(launcher, *DGX, "-n", "3", "--", "true")
         assert (done.returncode, lines) == (75, [])
         done, (waiting,) = told(launcher, *DGX, "-n", "3", "--wait-timeout", "0.1s", "--", "true")
-        assert (done.returncode, waiting["event"]) == (124, "waiting")
+        reason = "3 GPUs requested: 2 of 8 are free, 6 are leased"
+        assert waiting == {"event": "waiting", "reason": reason}
+        error = complaint(f"waited 0.1 s: {reason}")
+        assert (done.returncode, done.stderr) == (124, error), "the reason for the wait is not here"
     with pipe() as (said, fd):
         said.close()
         words = (f"-ojson_status_fd={fd}", "--", "sh", "-c", "exit 5")
@@ -139,7 +130,6 @@ def test_no_descriptor(launcher: Launcher) -> None:
     with open(os.devnull) as file:
         fd = file.fileno()
         for text, want in {
-            "x": "'x' is no number of a descriptor",
             "99999999": "'99999999' is no number of a descriptor",
             "77": "descriptor 77 is not open",
             "0,2": "descriptor 0 is the job's own",

@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, companion_of, held, until, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, companion_of, until, wait_for_end
 from fake_nvml import FakeNvml
-from test_ending import ALL, STRAGGLERS, alive, free, started, table
+from test_ending import ALL, DAEMON, FAMILY, alive, started, table
 
-from gpulaunch.leases.holders import members
-from gpulaunch.leases.lease import parse_lease
 from gpulaunch.process.system import parse_time
-from gpulaunch.records import replace
 
 pytest_plugins = ("fake_nvml",)
 
-DAEMON = STRAGGLERS["a daemon that has closed every descriptor"][1]
-GENERATIONS = STRAGGLERS["three generations"][1]
 HOLD = "echo $$; exec sleep 600"
 
 
@@ -47,10 +40,10 @@ def left(launcher: Launcher, script: str, pids: int) -> Iterator[tuple[list[int]
         yield found, process.stderr.readline()  # what is left has stderr open, too
 
 
-@pytest.mark.parametrize("pids", [1, 3])
-def test_what_a_job_leaves_keeps_its_gpus(launcher: Launcher, pids: int) -> None:
+@pytest.mark.parametrize(("script", "pids"), [(DAEMON, 1), (FAMILY, 3)], ids=["daemon", "family"])
+def test_what_a_job_leaves_keeps_its_gpus(launcher: Launcher, script: str, pids: int) -> None:
     """What a job leaves goes on and keeps the lease, in one line; its end frees the GPUs."""
-    with left(launcher, DAEMON if pids == 1 else GENERATIONS, pids) as (found, said):
+    with left(launcher, script, pids) as (found, said):
         assert alive(found) == found
         (lease,) = table(launcher)["leases"]
         assert set(found) <= set(lease["left_over_pids"])
@@ -64,14 +57,6 @@ def test_what_a_job_leaves_keeps_its_gpus(launcher: Launcher, pids: int) -> None
                 os.kill(pid, signal.SIGKILL)
             assert waiter.communicate()[0] == "0,1,2,3,4,5,6,7\n"
     assert launcher.records() == []
-
-
-def test_free_ends_what_a_job_left(launcher: Launcher) -> None:
-    """`free` ends left-overs that have neither the record open nor a session of the job's."""
-    with left(launcher, DAEMON, 1) as (found, _):
-        (lease,) = table(launcher)["leases"]
-        assert free(launcher, lease["id"]).returncode == 0
-        assert (alive(found), launcher.records()) == ([], [])
 
 
 def test_nothing_is_said_of_what_ends_with_the_job(launcher: Launcher) -> None:
@@ -91,22 +76,13 @@ def test_children_of_the_shell_before_are_not_the_jobs(launcher: Launcher) -> No
     os.kill(earlier, signal.SIGKILL)
 
 
-SUPERVISOR = """
-import subprocess, sys
-workers = [
-    subprocess.Popen([sys.executable, "-Sc", "import sys; sys.stdin.read()"],
-    stdin=sys.stdin, start_new_session=True) for _ in range(2)
-]
-print(*(worker.pid for worker in workers), sep="\\n", flush=True)
-workers[0].wait()
-"""
-
-
 def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
     """With --leftovers end a killed launcher's job goes on, and what it leaves ends with it."""
     launcher.environment["GPULAUNCH_LEFTOVERS"] = "end"
-    job = (sys.executable, "-Sc", SUPERVISOR)
-    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
+    with started(launcher, *ALL, "--", "sh", "-c", f"{FAMILY}; read line", pids=3) as (
+        process,
+        workers,
+    ):
         (lease,) = table(launcher)["leases"]
         process.kill()
         assert process.wait() == -signal.SIGKILL
@@ -139,29 +115,17 @@ def test_terminated_launcher_ends_what_the_job_left(launcher: Launcher) -> None:
         assert (alive(found), launcher.records()) == ([], [])
 
 
-def test_nested_launch_keeps_only_its_own_gpus(launcher: Launcher) -> None:
-    """A launch inside a job outlives it with its own GPUs; the others are free."""
-    script = "gpulaunch -n 1 -- sh -c 'echo $$; exec sleep 600' & read line"
-    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, _):
-        process.stdin.close()
-        assert process.wait() == 1
-        (lease,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
-        assert (lease["gpus"], lease["left_over_pids"]) == ([0], None)
-
-
 def test_time_limit_counts_for_what_is_left(launcher: Launcher) -> None:
     """At the time limit left-overs are ended, and a job whose launcher was killed, too."""
-    script = "sleep 600 & echo $!; exit 7"
-    with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", script) as (
-        process,
-        found,
+    limited = (*VGG, "--time-limit", "1s", "--", "sh", "-c")
+    with (
+        started(launcher, *limited, "sleep 600 & echo $!; exit 7") as (process, (left_over,)),
+        started(launcher, *limited, HOLD) as (killed, (job,)),
     ):
+        killed.kill()
         assert process.wait() == 7
-        wait_for_end(found[0])
-        until(lambda: launcher.records() == [])
-    with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", HOLD) as (process, found):
-        process.kill()
-        wait_for_end(found[0])
+        wait_for_end(left_over)
+        wait_for_end(job)
         until(lambda: launcher.records() == [])
 
 
@@ -191,14 +155,14 @@ def test_killed_companion_is_replaced(launcher: Launcher) -> None:
 
 def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """On real GPUs a daemon that has not used them for leftover_timeout frees them, unharmed."""
-    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.5s"
+    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.2s"
     daemons = "for i in 1 2; do setsid -f sh -c 'echo $$; exec sleep 600'; done; read line; exit 7"
     with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=2) as (process, found):
         at_work, idle = found
         dgx1_v100.add(f"process 0 {at_work} 300")
         process.stdin.close()
         assert process.wait() == 7
-        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "2.5s", "--", "true")
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1s", "--", "true")
         assert (done.returncode, len(launcher.records())) == (124, 1)
         dgx1_v100.drop("process ")
         assert launcher.run("--only", "0", "--wait", "--", "true").returncode == 0
@@ -206,37 +170,39 @@ def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeN
 
 
 def test_status_says_since_when_and_to_what_use(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
-    """`status` says since when left-overs hold a lease, and whether its GPUs are in use."""
+    """`status` says since when left-overs hold a lease, and whether its GPUs are in use.
+
+    A record that its owner dates to no year that there is does not stop it.
+    """
     script = "setsid -f sh -c 'echo $$; exec sleep 600'; read line"
-    with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
-        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-        assert (lease["left_over_since"], lease["left_over_uses_gpus"]) == (None, None)
-        record = launcher.state / launcher.records()[0]
-        os.utime(record, (0, 0))  # as of a job that has run for long
-        process.stdin.close()
-        assert process.wait() == 1
-        until(lambda: record.stat().st_mtime > 0)
-        for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
-            if use:
-                dgx1_v100.add(f"process 0 {daemon} 300")
-            (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-            since = parse_time(lease["left_over_since"]).timestamp()
-            assert (abs(time.time() - since) < 60, lease["left_over_uses_gpus"]) == (True, use)
-            shown = " ".join(launcher.run("status").stdout.split())
-            assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)
-            dgx1_v100.drop("process ")
-
-
-def test_status_copes_with_any_date(launcher: Launcher) -> None:
-    """A record that its owner dates to no year that there is does not stop `status`."""
     with TemporaryDirectory(dir="/dev/shm") as state:  # a tmpfs bounds no dates
         launcher.state = Path(state)
         launcher.environment["GPULAUNCH_STATE_DIR"] = state
-        with left(launcher, "sleep 600 & echo $!", 1):
-            os.utime(Path(state) / launcher.records()[0], (0, 1 << 62))
-            (lease,) = table(launcher)["leases"]
-            assert lease["left_over_since"] is None
+        with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
+            assert since_and_use(launcher) == (None, None)
+            record = launcher.state / launcher.records()[0]
+            os.utime(record, (0, 0))  # as of a job that has run for long
+            process.stdin.close()
+            assert process.wait() == 1
+            until(lambda: record.stat().st_mtime > 0)
+            for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
+                if use:
+                    dgx1_v100.add(f"process 0 {daemon} 300")
+                since, told = since_and_use(launcher)
+                past_s = time.time() - parse_time(since).timestamp()
+                assert (abs(past_s) < 60, told) == (True, use)
+                shown = " ".join(launcher.run("status").stdout.split())
+                assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)
+                dgx1_v100.drop("process ")
+            os.utime(record, (0, 1 << 62))
+            assert since_and_use(launcher) == (None, False)
         until(lambda: launcher.records() == [])
+
+
+def since_and_use(launcher: Launcher) -> tuple[str | None, bool | None]:
+    """Return since when left-overs hold the only lease, and whether they use its GPUs."""
+    (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+    return lease["left_over_since"], lease["left_over_uses_gpus"]
 
 
 @pytest.mark.usefixtures("dgx1_v100")
@@ -247,49 +213,5 @@ def test_job_in_the_background_of_its_session_counts_while_idle(launcher: Launch
     with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, _):
         process.stdin.close()
         assert process.wait() == 1
-        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1.5s", "--", "true")
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1s", "--", "true")
         assert done.returncode == 124
-
-
-def test_free_gives_what_a_job_left_time_to_tidy_up(launcher: Launcher, tmp_path: Path) -> None:
-    """`free` sends TERM to all that belongs to a lease, and KILL only after the grace."""
-    launcher.environment["GPULAUNCH_GRACE"] = "20s"
-    tidy = f"trap 'sleep 0.5; echo tidy > {tmp_path}/log; exit 0' TERM"
-    tidy += "; echo \\$\\$; while :; do sleep 0.05; done"
-    script = f'sh -c "{tidy}" & wait'
-    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
-        (lease,) = table(launcher)["leases"]
-        done = launcher.run("free", *DGX, lease["id"])
-        assert done.returncode == 0, done.stderr
-        assert process.wait() == 143
-        assert ((tmp_path / "log").read_text(), alive(found)) == ("tidy\n", [])
-    assert launcher.records() == []
-
-
-def test_record_of_a_container_stays_small(launcher: Launcher) -> None:
-    """The record of a container's lease is cut to what is read of it once nobody holds it."""
-    with held(launcher, *VGG):
-        (name,) = launcher.records()
-        lease = parse_lease(json.loads((launcher.state / name).read_text()), os.getuid())
-    long = replace(lease, command=("docker", "run", *["-e", "NAME=\x1bvalue"] * 2000))
-    assert len(json.dumps(long.to_document())) > 4096
-    document = replace(long, engine="NXUF").to_document()
-    assert len(json.dumps(document)) <= 4096
-    assert document["command"][:2] == ["docker", "run"]
-
-
-def test_descendants_belong_to_a_lease(launcher: Launcher) -> None:
-    """A process without the record, the id or the session counts if its parent does."""
-    spawn = "import os; os.posix_spawnp('sleep', ['sleep', '600'], {}, setsid=True)"
-    with held(launcher, *VGG):
-        (name,) = launcher.records()
-        fd = os.open(launcher.state / name, os.O_RDONLY)
-    command = [sys.executable, "-SIc", f"{spawn}; print(1, flush=True); input()"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env={"PATH": os.environ["PATH"]}, **pipes) as parent:
-        assert parent.stdout.readline() == b"1\n"
-        child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
-        assert members(fd, "nosuch", [parent.pid]) == {parent.pid, child}
-        os.kill(child, signal.SIGKILL)
-        parent.communicate(b"\n")
-    os.close(fd)

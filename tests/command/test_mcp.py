@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 from agent import Agent, talk
-from conftest import DGX, Launcher, children, complaint, held, until
+from conftest import DGX, Launcher, complaint, held, until
 
 ERRORS = [  # tool, arguments, what it says
     ("launch", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
     ("launch", {"command": ["no-such"]}, "no-such: no such file or directory (exit status 127)"),
-    ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
     ("launch", {"command": ["a" * 200_000]}, "argument list too long (exit status 2)"),
     ("launch", {"directory": "work"}, "'work' is no absolute path of a directory (exit status 2)"),
     ("launch", {"name": "other"}, "a job of yours that has not ended is called 'other'"),
     ("launch", {"profile": "/etc/passwd"}, "'/etc/passwd' is a file"),
-    ("launch", {"command": []}, "at least 1 item"),
     ("launch", {"time_limt": "1h"}, "time_limt"),
     ("launch", {"gpus": 8, "wait": False}, "add --wait to queue, or see 'gpulaunch status' (exit "),
     ("logs", {"job": "nobody"}, "no job of yours is called 'nobody'; hint: "),
@@ -43,24 +41,12 @@ def printed(launcher: Launcher, *arguments: str) -> dict:
     return json.loads(launcher.run(*arguments).stdout)
 
 
-def test_tools_say_what_they_do(site: Launcher) -> None:
-    """There are four tools with typed results; two only read, and free is destructive."""
-
-    async def speak(agent: Agent) -> None:
-        tools = (await agent.client.list_tools()).tools
-        assert [tool.name for tool in tools] == ["look", "launch", "logs", "free"]
-        assert all(tool.output_schema["properties"] and tool.description for tool in tools)
-        assert [tool.input_schema["additionalProperties"] for tool in tools] == [False] * 4
-        reading = [tool.name for tool in tools if tool.annotations.read_only_hint]
-        assert reading == ["look", "logs"]
-        assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["free"]
-        assert "never instructions" in agent.client.instructions
-
-    talk(site, speak)
-
-
 def test_a_job_from_launch_to_end(site: Launcher, tmp_path: Path) -> None:
-    """A launched job runs where it is told to and as it was written; logs waits for its end."""
+    """A launched job runs where it is told to and as it was written; logs waits for its end.
+
+    Only the last 65536 characters of output are returned, and whether it is more is said. What
+    others have written reaches the agent without control characters.
+    """
     (tmp_path / "work").mkdir()
     os.mkfifo(tmp_path / "go")
     script = 'pwd; echo "$1" $CUDA_VISIBLE_DEVICES; read line <../go; exit 4'
@@ -93,36 +79,33 @@ def test_a_job_from_launch_to_end(site: Launcher, tmp_path: Path) -> None:
         assert last["text"] == text.splitlines()[1] + "\n"
         assert (await agent.call("look"))["launches"] == [ended]
 
-    talk(site, speak)
-    assert site.records() == []
-
-
-def test_output(site: Launcher) -> None:
-    """Only the last 65536 characters of output are returned, and whether it is more is said.
-
-    What others have written reaches the agent without control characters.
-    """
-
-    async def speak(agent: Agent) -> None:
-        command = [
-            "sh",
-            "-c",
-            "head -c 70000 /dev/zero | tr '\\0' x; printf 'a\\033[2J\\tb\\rc\\n'",
-        ]
-        launched = await agent.call("launch", command=[*command, "x\x1b[2J"], name="evil\x1b]0;")
-        assert launched["name"] == "evil\\x1b]0;"
-        assert launched["command"][-1] == "x\\x1b[2J"
+        loud = "head -c 70000 /dev/zero | tr '\\0' x; printf 'a\\033[2J\\tb\\rc\\n'"
+        command = ["sh", "-c", loud, "x\x1b[2J"]
+        launched = await agent.call("launch", command=command, name="evil\x1b]0;")
+        assert (launched["name"], launched["command"][-1]) == ("evil\\x1b]0;", "x\\x1b[2J")
         output = await agent.call("logs", job="evil\x1b]0;", wait_s=60)
         assert output["text"].endswith("xa\\x1b[2J\tb\\x0dc\n")
         assert (output["text"].count("x") > 65500, output["cut"]) == (True, True)
 
     talk(site, speak)
+    assert site.records() == []
 
 
-def test_errors(site: Launcher) -> None:
-    """An error is gpulaunch's own line with its exit status, and nothing is launched."""
+def test_tools_and_their_errors(site: Launcher) -> None:
+    """There are four tools with typed results; two only read, and free is destructive.
+
+    An error is gpulaunch's own line with its exit status, and nothing is launched.
+    """
 
     async def speak(agent: Agent) -> None:
+        tools = (await agent.client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["look", "launch", "logs", "free"]
+        assert all(tool.output_schema["properties"] and tool.description for tool in tools)
+        assert [tool.input_schema["additionalProperties"] for tool in tools] == [False] * 4
+        reading = [tool.name for tool in tools if tool.annotations.read_only_hint]
+        assert reading == ["look", "logs"]
+        assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["free"]
+        assert "never instructions" in agent.client.instructions
         for name, arguments, said in ERRORS:
             usual = {"command": ["true"], "name": "agent"} if name == "launch" else {}
             assert said in await agent.fails(name, **usual | arguments)
@@ -141,44 +124,17 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
             detached = site.run("-qd", "--name", name, "-n", "8", *options, "--", "sleep", "600")
             assert detached.stdout == f"{name}\n"
         until(lambda: len(printed(site, "status", "--json")["queue"]) == 1)
-        third = await agent.call("free", job="third")
-        assert third["result"] == "third has been ended before it was in the queue"
-        second = (await agent.call("free", job="second"))["result"]
-        assert second == "second has left the queue"
         lease = printed(site, "status", "--json")["leases"][0]
-        first = await agent.call("free", job=lease["id"])
-        assert first["result"] == "ended first (GPUs 0-7)"
+        for job, said in (
+            ("third", "third has been ended before it was in the queue"),
+            ("second", "second has left the queue"),
+            (lease["id"], "ended first (GPUs 0-7)"),
+        ):
+            assert (await agent.call("free", job=job))["result"] == said
         ended = (await agent.call("logs", job="first", wait_s=60))["launch"]
         assert ended["exit_status"] == 128 + signal.SIGTERM
 
     talk(site, speak)
-    assert site.records() == []
-
-
-def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) -> None:
-    """After kill -9 of a server another one finds its job, which ends as it would have."""
-    os.mkfifo(tmp_path / "go")
-
-    async def start(agent: Agent) -> None:
-        command = ["sh", "-c", "echo begun; read line <go; echo $line; exit 5"]
-        await agent.call("launch", command=command, name="agent")
-        (server,) = children(os.getpid()) - before
-        call = agent.client.call_tool("logs", {"job": "agent", "wait_s": 60})
-        waiting = asyncio.create_task(call)
-        await agent.call("look")  # so that the server has begun to wait
-        os.kill(server, signal.SIGKILL)
-        with pytest.raises(Exception, match="closed"):
-            await waiting
-
-    async def go_on(agent: Agent) -> None:
-        assert (await agent.call("logs", job="agent"))["launch"]["state"] == "running"
-        (tmp_path / "go").write_text("word\n")
-        ended = await agent.call("logs", job="agent", wait_s=60)
-        assert (ended["launch"]["exit_status"], ended["text"]) == (5, "begun\nword\n")
-
-    before = children(os.getpid())
-    talk(site, start)
-    talk(site, go_on)
     assert site.records() == []
 
 
@@ -187,13 +143,7 @@ def test_it_ends_with_its_client(site: Launcher) -> None:
     with Path(os.devnull).open() as nothing:
         done = site.run("mcp", stdin=nothing)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    closed = subprocess.run(
-        ["sh", "-c", f"exec {site.script} mcp <&-"],
-        env=site.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    closed = site.run("-c", "exec gpulaunch mcp <&-", executable="/bin/sh")
     error = complaint("stdin or stdout is closed, so there is no client")
     assert (closed.returncode, closed.stdout, closed.stderr) == (125, "", error)
 

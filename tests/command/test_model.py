@@ -239,7 +239,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def newer_version_launches(self) -> None:
-        """Launch beside a live record that needs a later version: nobody decides."""
+        """Launch beside a live record that needs a later version: nobody decides, or ends it."""
         if self.queue:
             return
         lease_id = os.urandom(6).hex()
@@ -247,6 +247,7 @@ class Machine(RuleBasedStateMachine):
         done = self.launcher.run(*MACHINE, *JOB)
         os.close(descriptor)
         assert (done.returncode, "reads version 2" in done.stderr) == (125, True)
+        assert done.stderr.endswith("uses a later gpulaunch: use that one, too\n")
 
     def record(self, lease_id: str, gpu: int) -> dict:
         """Return the least that a lease's record says."""

@@ -4,8 +4,8 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from conftest import Launcher, until
 from fake_nvml import FakeNvml
 from values import box, lease
 
+import gpulaunch
 from gpulaunch.launch.strays import find_strays, name_strays
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.system import identify
@@ -25,13 +26,6 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 PIDS = "echo $$ $!; read line; kill $!"
 CARRIES = "env -u CUDA_VISIBLE_DEVICES sleep 600 & "
 DESCENDS = "env -i sleep 600 & "
-TWO_LEASES = """\
-import os, sys
-import gpulaunch
-with gpulaunch.allocate(gpus=1, only="1"), gpulaunch.allocate(gpus=1, only="3"):
-    print(os.getpid(), flush=True)
-    sys.stdin.readline()
-"""
 
 
 @contextmanager
@@ -62,10 +56,9 @@ def strays(launcher: Launcher) -> dict[int, list[int]]:
     return {gpu["index"]: [one["pid"] for one in gpu["strays"]] for gpu in gpus if gpu["strays"]}
 
 
-@pytest.mark.parametrize("job", [CARRIES, DESCENDS], ids=["carries", "descends"])
-def test_a_stray_job_has_its_name_everywhere(launcher, dgx1_v100: FakeNvml, job: str) -> None:
-    """What carries a lease, or descends from its job, is the job's on other GPUs as well."""
-    with running(launcher, "--only", "0", "--name", "stray", job=job) as (_, main, child):
+def test_a_stray_job_has_its_name_everywhere(launcher, dgx1_v100: FakeNvml) -> None:
+    """What carries a lease is the job's on other GPUs as well."""
+    with running(launcher, "--only", "0", "--name", "stray") as (_, main, child):
         dgx1_v100.add(f"process 0 {main} 300", f"process 2 {child} 300")
         told = document(launcher)
         gpu, id_ = told["gpus"][2], told["leases"][0]["id"]
@@ -87,10 +80,10 @@ def test_a_stray_job_has_its_name_everywhere(launcher, dgx1_v100: FakeNvml, job:
 
 
 def test_a_stray_job_on_the_gpu_of_another(launcher, dgx1_v100: FakeNvml) -> None:
-    """On a GPU that another job has, it is told of beside that one."""
+    """On a GPU that another job has, it is told of beside that one; it descends from its job."""
     with (
         running(launcher, "--only", "2", "--name", "right") as (_, owner, _),
-        running(launcher, "--only", "0", "--name", "stray") as (_, _, child),
+        running(launcher, "--only", "0", "--name", "stray", job=DESCENDS) as (_, _, child),
     ):
         dgx1_v100.add(f"process 2 {owner} 300", f"process 2 {child} 300")
         found, lines = strays(launcher), launcher.run("status").stdout.splitlines()
@@ -136,14 +129,18 @@ def test_jobs_inside_jobs(launcher, dgx1_v100: FakeNvml) -> None:
 
 def test_a_process_with_several_leases(launcher, dgx1_v100: FakeNvml) -> None:
     """A Python program has the GPUs of all leases that it holds, and strays on all others."""
-    command = [sys.executable, "-c", TWO_LEASES]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=launcher.environment, **pipes) as program:
-        pid = int(program.stdout.readline())
-        dgx1_v100.add(*(f"process {gpu} {pid} 300" for gpu in (1, 3, 7)))
+
+    def hold() -> int:
+        with gpulaunch.allocate(only="1"), gpulaunch.allocate(only="3"):
+            print("holds", flush=True)
+            return signal.pause() or 0
+
+    with launcher.call(hold) as program:
+        assert program.stdout.readline() == "holds\n"
+        dgx1_v100.add(*(f"process {gpu} {program.pid} 300" for gpu in (1, 3, 7)))
         found = strays(launcher)
-        program.stdin.close()
-    assert found == {7: [pid]}
+        program.kill()
+    assert found == {7: [program.pid]}
 
 
 def test_an_mps_server_is_nobodys_stray(launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:

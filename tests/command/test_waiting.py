@@ -1,15 +1,18 @@
-"""Waiting for GPUs: what is told, what wakes a waiter, how it ends; test_model.py: who is next."""
+"""Waiting for GPUs: what is told, what wakes a waiter, how it ends; test_model.py: who is next.
 
-import fcntl
+Of launches at the same moment a lost race sends nobody away while GPUs are free.
+"""
+
 import json
 import os
+import pty
 import pwd
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +22,9 @@ import pexpect
 import pytest
 from conftest import DGX, SHOW, Held, Launcher, held, until
 
-from gpulaunch.process import libc
+import gpulaunch
+from gpulaunch.launch import place_in_queue
+from gpulaunch.process.system import parse_time
 
 pytest_plugins = ("fake_nvml",)
 
@@ -28,7 +33,6 @@ ALL = (*DGX, "-n", "8")
 BUSY = "8 GPUs requested: 0 of 8 are free, 8 are leased"
 AGE = r"\d+ s"
 EIGHT = "0,1,2,3,4,5,6,7"
-IN_OPEN = 0x20  # inotify.h
 
 
 class Waiter:
@@ -45,7 +49,7 @@ class Waiter:
         options: before the command.
         variables: to add to the environment.
         users: how many have GPUs; None if it is to say nothing.
-        before: what to run instead of gpulaunch, which gets the options after its own.
+        before: what to run instead of gpulaunch, with its arguments in front of the options.
     """
 
     def __init__(
@@ -56,18 +60,15 @@ class Waiter:
         users: int | None = 1,
         before: tuple[str, ...] = (),
     ) -> None:
-        script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
-        environment = launcher.environment | (variables or {})
-        more = {"executable": before[0]} if before else {}
-        self.process = launcher.start(
-            *before[1:], *options, "--", "sh", "-c", script,
-            stdin=subprocess.PIPE, env=environment, **more,
-        )  # fmt: skip
+        job = ("--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7')
+        how = {"env": launcher.environment | (variables or {}), "stdin": subprocess.PIPE}
+        how |= {"executable": before[0]} if before else {}
+        self.process = launcher.start(*before[1:], *options, *job, **how)
         self.pid = self.process.pid
         if users is not None:
             self.said = self.line()
-            expected = users if "as number 1 " in self.said else users + 1
-            self.others = [self.line() for _ in range(expected)]
+            earlier = "as number 1 " not in self.said
+            self.others = [self.line() for _ in range(users + earlier)]
 
     def line(self) -> str:
         """Return the next line of stderr."""
@@ -115,12 +116,6 @@ def number(place: int, reason: str) -> str:
     return f"gpulaunch: info: waiting as number {place} in the queue: {reason}"
 
 
-def patched(patch: str) -> tuple[str, ...]:
-    """Return what to run instead of gpulaunch so that a patch comes first."""
-    text = f"from gpulaunch.launch import place_in_queue; {patch}"
-    return (sys.executable, "-c", f"{text}\nfrom gpulaunch.__main__ import main; main()")
-
-
 def told_by_kernel(pid: int, pattern: str) -> list[str]:
     """Return the parts of a process's fdinfo whose lines begin with a pattern."""
     found: list[str] = []
@@ -138,23 +133,6 @@ def watched_files(launcher: Launcher, pid: int) -> set[int]:
 
 def inodes(launcher: Launcher, *names: str) -> set[int]:
     return {os.stat(launcher.state / name).st_ino for name in names}
-
-
-def opened(path: Path) -> int:
-    """Return a descriptor that can be read once the file or directory has been opened."""
-    fd = libc.inotify()
-    libc.watch_file(fd, str(path), IN_OPEN)
-    return fd
-
-
-def next_look(looks: int) -> None:
-    """Wait until a waiter has looked, which opens several files in a row."""
-    select.select([looks], [], [])
-    while select.select([looks], [], [], 0.05)[0]:
-        libc.file_events(looks)
-
-
-# ------------------------------------------------------------------------------ what it is told
 
 
 def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
@@ -182,57 +160,6 @@ def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
     assert launcher.records() == []
 
 
-@pytest.mark.parametrize("options", [("--wait-timeout", "0.1s"), ("--wait", "--wait-timeout=0.1s")])
-def test_a_wait_that_takes_too_long(launcher: Launcher, options: tuple[str, ...]) -> None:
-    """--wait-timeout, with --wait or alone, ends a wait with 124 and leaves the queue."""
-    with held(launcher, *ALL, "--name", "mine"):
-        done = launcher.run(*ALL, *options, *SHOW)
-        assert (done.returncode, done.stdout) == (124, "")
-        first, _, *rest = done.stderr.splitlines()
-        assert (first, rest) == (number(1, BUSY), [f"gpulaunch: error: waited 0.1 s: {BUSY}"])
-        assert waiting(launcher) == []
-
-
-def test_a_request_behind_another(launcher: Launcher, wait) -> None:
-    """A launch that does not wait is told, with --dry-run too, of the request that bars it."""
-    with held(launcher, *DGX, "-n", "6"):
-        wait(*DGX, "-n", "3", "--wait")
-        reason = "2 GPUs requested: 2 of 8 are free, but an earlier request for 3 GPUs waits"
-        done = launcher.run(*DGX, "-n", "2", *SHOW)
-        assert (done.returncode, done.stdout) == (75, "")
-        assert done.stderr.splitlines()[0] == f"gpulaunch: error: {reason}"
-        done = launcher.run(*DGX, "-n", "2", "--dry-run", "--json", "--wait", "--", "x")
-        document = json.loads(done.stdout)
-        assert (done.returncode, document["decision"], document["reason"]) == (75, "wait", reason)
-        assert len(waiting(launcher)) == 1
-
-
-def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
-    """`status` shows the waiting launches in order, with GPUs, since when and what for."""
-    with held(launcher, *ALL):
-        first = wait(*DGX, "-p", "vgg16", "-n", "3", "--wait", "--name", "mine")
-        second = wait(*ALL, "--wait")
-        queue = status(launcher)["queue"]
-        ids = [ticket.pop("id") for ticket in queue]
-        for ticket in queue:
-            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", ticket.pop("since"))
-            assert sorted(ticket.pop("predicted_start")) == ["from", "to"]
-        command = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7']
-        common = {"user": USER, "command": command, "within": None}
-        common |= {"stopped": False, "choosy": False}
-        assert queue == [
-            common
-            | {"gpus": 3, "position": 1, "pid": first.pid, "profile": "vgg16", "name": "mine"},
-            common | {"gpus": 8, "position": 2, "pid": second.pid, "profile": None, "name": None},
-        ]
-        shown = launcher.run("status", *DGX).stdout.splitlines()
-        rows = [re.split("  +", line) for line in shown[3:]]
-        assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
-            ("mine", "waiting", "any 3"),
-            (ids[1][:4], "waiting", "any 8"),
-        ]
-
-
 def test_each_is_told_when_it_is_first(launcher: Launcher, wait) -> None:
     """Who becomes the first in the queue is told so by the one before it, however that ends."""
     with held(launcher, *ALL) as job:
@@ -250,10 +177,34 @@ def test_each_is_told_when_it_is_first(launcher: Launcher, wait) -> None:
         assert third.gpus() == EIGHT
 
 
-def test_a_log_is_told_once_a_minute(launcher: Launcher, wait) -> None:
+def test_predicted_starts(launcher: Launcher) -> None:
+    """--when says now, never (2), or a range up to the time limits, as does the line at a terminal.
+
+    It takes nothing.
+    """
+    assert launcher.run(*DGX, "--when", "-n", "4").stdout == "now\n"
+    assert launcher.run(*DGX, "--when", "-n", "9").returncode == 2
+    with held(launcher, *ALL, "--time-limit", "10m"):
+        document = json.loads(launcher.run(*DGX, "--when", "-n", "4", "--json").stdout)
+        assert document["decision"] == "wait"
+        latest = parse_time(document["predicted_start"]["to"]).timestamp() - time.time()
+        assert (0 < latest < 600, waiting(launcher)) == (True, [])
+        ours, theirs = pty.openpty()
+        waiter = launcher.start(*DGX, "--wait", "--", "true", stderr=theirs)
+        os.close(theirs)
+        with open(ours) as terminal:
+            assert "; starts probably " in terminal.readline()
+        waiter.terminate()
+        waiter.communicate()
+
+
+def test_a_log_is_told_once_a_minute(
+    launcher: Launcher, wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where stderr is no terminal, a line tells every minute, or here millisecond, of the wait."""
     with held(launcher, *ALL):
-        one = wait(*ALL, "--wait", before=patched("place_in_queue.MINUTE_S = 0.001"))
+        monkeypatch.setattr(place_in_queue, "MINUTE_S", 0.001)
+        one = wait(*ALL, "--wait")
         told = rf"gpulaunch: info: waiting for {AGE} as number 1 in the queue"
         assert [bool(re.fullmatch(told, one.line())) for _ in range(2)] == [True, True]
 
@@ -275,36 +226,31 @@ def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
         assert waiting(launcher) == []
 
 
-# ----------------------------------------------------------------------------- who is woken by what
+@pytest.fixture
+def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let waiters look at no time of their own."""
+    for name in ("FIRST_LOOK_S", "LOOK_EVERY_S", "WITHOUT_EVENTS_S"):
+        monkeypatch.setattr(place_in_queue, name, 1e6)
 
 
+@pytest.mark.usefixtures("events_alone")
 def test_events_alone_serve_the_queue(launcher: Launcher, wait) -> None:
-    """Whoever waits is woken by the end of the one before it, killed or served, with no timer."""
-    names = "FIRST_LOOK_S", "LOOK_EVERY_S", "WITHOUT_EVENTS_S"
-    patch = patched("; ".join(f"place_in_queue.{name} = 1e6" for name in names))
+    """Whoever waits is woken by the end of the one before it, killed or served, with no timer.
+
+    Only the head of the queue follows the leases; the others need no inotify instance.
+    """
     with held(launcher, *ALL) as job:
         leases = inodes(launcher, *launcher.records())
-        waiters = [wait(*ALL, "--wait", before=patch) for _ in range(5)]
+        waiters = [wait(*ALL, "--wait") for _ in range(5)]
         waiters[1].process.kill()  # in the middle
         waiters[2].process.send_signal(signal.SIGINT)
         waiters[2].process.wait()
         until(lambda: watched_files(launcher, waiters[0].pid) == leases)
+        assert [told_by_kernel(waiter.pid, "inotify") for waiter in waiters[3:]] == [[], []]
         job.kill_all()
         for waiter in (waiters[0], waiters[3], waiters[4]):
             assert waiter.gpus() == EIGHT
             waiter.process.terminate()
-
-
-def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
-    """A release wakes only the head of the queue; the others need no inotify instance."""
-    with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
-        leases = inodes(launcher, *launcher.records())
-        first, *others = [wait(*DGX, "-n", "7", "--wait") for _ in range(4)]
-        until(lambda: watched_files(launcher, first.pid) == leases)
-        assert [told_by_kernel(waiter.pid, "inotify") for waiter in others] == [[]] * 3
-        first.process.kill()  # the queue moves up: the second follows the leases now
-        until(lambda: watched_files(launcher, others[0].pid) == leases)
-        assert [told_by_kernel(waiter.pid, "inotify") for waiter in others[1:]] == [[]] * 2
 
 
 def test_a_bell_that_somebody_else_made_changes_nothing(launcher: Launcher, wait) -> None:
@@ -320,44 +266,22 @@ def test_a_bell_that_somebody_else_made_changes_nothing(launcher: Launcher, wait
             assert waiter.gpus() == EIGHT
 
 
-def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
-    """Waiters that find nothing do not take the host-wide lock, so they hinder no launch."""
-    with held(launcher, *ALL):
-        leases = launcher.records()
-        head, _ = [wait(*ALL, "--wait") for _ in range(2)]
-        until(lambda: watched_files(launcher, head.pid) == inodes(launcher, *leases))
-        lock = os.open(launcher.state, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        looks = opened(launcher.state)
-        next_look(looks)  # the head's, now and then
-        next_look(looks)
-        inode = f":{os.fstat(lock).st_ino} "
-        locks = Path("/proc/locks").read_text().splitlines()
-        assert [line for line in locks if "->" in line and inode in line] == []
-        os.close(lock)
-        os.close(looks)
+NO_EVENTS = {
+    "max_inotify_instances": "too many open files",
+    "max_inotify_watches": "no space left on device",
+}
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        ("max_inotify_instances", "too many open files"),
-        ("max_inotify_watches", "no space left on device"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "reason"), NO_EVENTS.items(), ids=NO_EVENTS)
 def test_without_file_events(launcher: Launcher, wait, limit: str, reason: str) -> None:
     """Out of inotify instances or watches the first in the queue says so, and gets its GPUs."""
-    alone = ["unshare", "--user", "--map-root-user"]
-    probe = [*alone, "test", "-w", f"/proc/sys/user/{limit}"]
-    if (
-        not shutil.which("unshare")
-        or subprocess.run(probe, capture_output=True, check=False).returncode
-    ):
+    unshare = shutil.which("unshare") or "false"
+    script = f'echo 0 >/proc/sys/user/{limit} && exec "$@"'
+    alone = ("--user", "--map-root-user", "sh", "-c", script, "sh")
+    if subprocess.run([unshare, *alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a user namespace with limits of its own")
-    script = f'echo 0 >/proc/sys/user/{limit} && exec gpulaunch "$@"'
-    unshare = (shutil.which("unshare"), *alone[1:], "sh", "-c", script, "sh")
     with held(launcher, *ALL) as job:
-        waiter = wait(*ALL, "--wait", before=unshare)
+        waiter = wait(*ALL, "--wait", before=(unshare, *alone, launcher.script))
         assert waiter.line() == (
             f"gpulaunch: warning: no file events (inotify: {reason}), so looking every 1 s instead"
         )
@@ -387,12 +311,15 @@ def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
 HOUR, MINUTE = ("--time-limit", "1h"), ("--time-limit", "1m")
 
 
+@pytest.mark.usefixtures("events_alone")
 def test_a_request_that_delays_nobody_passes(launcher: Launcher, wait) -> None:
     """What ends before the head of the queue can start passes it, waiting or not; else nobody."""
     with held(launcher, *DGX, "-n", "4", *HOUR) as job:
         big = wait(*ALL, "--wait")
         for options in ((), ("--time-limit", "2h"), (*MINUTE, "-o", "queue=fifo")):
-            assert launcher.run(*DGX, "-n", "1", *options, *SHOW).returncode == 75
+            done = launcher.run(*DGX, "-n", "1", *options, *SHOW)
+            reason = "4 of 8 are free, but an earlier request for 8 GPUs waits\n"
+            assert (done.returncode, reason in done.stderr) == (75, True)
         with held(launcher, *DGX, "-n", "4", *MINUTE) as small:
             late = wait(*DGX, "-n", "3", *MINUTE, "--wait")
             assert late.said == number(2, "3 GPUs requested: 0 of 8 are free, 8 are leased")
@@ -404,9 +331,6 @@ def test_a_request_that_delays_nobody_passes(launcher: Launcher, wait) -> None:
         later.end()
         job.end()
         assert big.gpus() == EIGHT
-
-
-# ----------------------------------------------------------------------------------- inside a lease
 
 
 def inside(launcher: Launcher, job: Held) -> dict[str, str]:
@@ -460,9 +384,6 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         assert parents == {later.pid: None, waiter.pid: None}
 
 
-# ---------------------------------------------------------------------------- use outside gpulaunch
-
-
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that no lease knows."""
@@ -471,11 +392,11 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.usefixtures("events_alone")
 def test_use_outside_is_waited_for(dgx1_v100, wait, stranger) -> None:
     """A GPU in use outside gpulaunch makes --wait wait, and the end of that process wakes it."""
     dgx1_v100.add(f"process 3 {stranger.pid} 300")
-    patch = patched("place_in_queue.FIRST_LOOK_S = place_in_queue.LOOK_EVERY_S = 1e6")
-    waiter = wait("-n", "all", "--wait", users=0, before=patch)
+    waiter = wait("-n", "all", "--wait", users=0)
     reason = f"7 of 8 are free, 1 is in use outside gpulaunch (pid {stranger.pid}, {USER})"
     assert waiter.said == number(1, f"8 GPUs requested: {reason}")
     until(lambda: told_by_kernel(waiter.pid, rf"Pid:\t{stranger.pid}$"))
@@ -495,25 +416,36 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
     assert states == ["free"] * 8
 
 
-def test_outside_use_is_asked_only_where_it_matters(
-    launcher: Launcher, dgx1_v100, wait, stranger
+@pytest.mark.parametrize(("machine", "gpus", "launches"), [("nvl72", 8, 9), (DGX[1], 1, 8)])
+def test_all_that_fit_start_at_once(
+    launcher: Launcher, machine: str, gpus: int, launches: int
 ) -> None:
-    """NVML is not asked for outside use while leases are in the way, nor about leased GPUs."""
-    with held(launcher, "-n", "all") as job:
-        dgx1_v100.add(f"process 3 {stranger.pid} 300")
-        waiter = wait("-n", "all", "--wait")
-        assert waiter.said == number(1, BUSY)
-        until(
-            lambda: watched_files(launcher, waiter.pid) == inodes(launcher, launcher.records()[0])
-        )
-        asked, looks = opened(launcher.state.parent / "nvml.txt"), opened(launcher.state)
-        next_look(looks)  # at the table, now and then
-        next_look(looks)
-        assert select.select([asked], [], [], 0)[0] == []
-        job.end()
-        select.select([asked], [], [])  # now that no lease is in the way
-        dgx1_v100.drop("process 3")
-        stranger.kill()
-        assert waiter.gpus() == EIGHT
-        os.close(asked)
-        os.close(looks)
+    """Launches that fit together all get their GPUs, none twice, though all choose the same."""
+    script = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
+    words = ("--topology", machine, "-n", str(gpus), "--", "sh", "-c", script)
+    crowd = [launcher.start(*words, stdin=subprocess.PIPE) for _ in range(launches)]
+    taken = [one.stdout.readline().strip() for one in crowd]
+    said = [one.communicate("\n")[1] for one in crowd]
+    assert [one.returncode for one in crowd] == [0] * launches, said
+    indices = [index for line in taken for index in line.split(",")]
+    assert len(indices) == len(set(indices)) == gpus * launches
+
+
+def test_workers_that_fit_never_queue(launcher: Launcher, caplog: pytest.LogCaptureFixture) -> None:
+    """Eight workers that want one of eight GPUs each never find all of them in use."""
+    caplog.set_level("INFO", "gpulaunch")
+
+    def work() -> int:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(25):
+            gpulaunch.allocate(1, topology=DGX[1], wait=True).release()
+        print(caplog.messages)
+        return 0
+
+    workers = [launcher.call(work, stdin=subprocess.PIPE) for _ in range(8)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 8
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    assert [worker.communicate()[0] for worker in workers] == ["[]\n"] * 8

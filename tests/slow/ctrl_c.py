@@ -4,11 +4,9 @@ Run: python tests/slow/ctrl_c.py [--interrupts N] [--threads N,...] [--python PA
 
 A child takes and releases one GPU after the other, with so many threads beside it that sleep. It
 asks for an interrupt, which comes at a random moment within a few leases; once it has left the loop
-and garbage is collected it looks at its own process from outside of gpulaunch: whether the lock of
-the state directory can be had, no other signals are blocked than before, no record is alive, and no
-more descriptors are open. What is wrong is counted and put right, and it asks for the next one.
-Another interpreter (--python) needs no package but this checkout. The exit status is 1 if anything
-was wrong.
+and garbage is collected it looks at its own process from outside of gpulaunch. What is wrong is
+counted, and it asks for the next one. Another interpreter (--python) needs no package but this
+checkout. The exit status is 1 if anything was wrong.
 """
 
 import argparse
@@ -31,23 +29,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 THREADS = (0, 1, 4)
-INTERRUPTS = 300
-"""The short form."""
-
 WRONG = ("lock held", "signals blocked", "leases without owner", "descriptors open")
 """What may be wrong after an interrupt."""
 
-NOTED = ("other ends", "interrupts lost")
-"""What Python itself may make of one: another exception, or a message that nobody catches."""
+OTHER_ENDS = "other ends"
+"""Exceptions that Python itself may make of an interrupt."""
 
 LONGEST_PAUSE_S = 0.005
 """Until an interrupt. A lease takes 1 or 2 ms."""
 
-GRACE_S = 1.0
+GRACE_S = 30.0
 """Time for a thread or process at work for the child to finish what was interrupted."""
 
 LOST_S = 10.0
-"""Time after which an interrupt has had no effect, and another one is sent."""
+"""Time after which an interrupt has had no effect, which may be Python's fault: another is sent."""
 
 LOST_AT_MOST = 5
 
@@ -68,23 +63,12 @@ class Interrupted:
         self.counts: Counter[str] = Counter()
 
     def look(self) -> None:
-        """Count what is wrong, and put it right."""
+        """Count what is wrong."""
         gc.collect()
         deadline = time.monotonic() + GRACE_S
-        while True:
-            wrong = self._wrong()
-            if not wrong or time.monotonic() > deadline:
-                break
+        while (wrong := self._wrong()) and time.monotonic() < deadline:
             time.sleep(0.001)  # nothing tells when somebody else is done
         self.counts.update(wrong)
-        if wrong:
-            left = []
-            for fd in descriptors() - self._open:
-                with suppress(OSError):
-                    left.append(os.readlink(f"/proc/self/fd/{fd}"))
-                    os.close(fd)
-            print(", ".join(wrong), "with", left, file=sys.stderr)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _wrong(self) -> list[str]:
         wrong = []
@@ -143,7 +127,7 @@ def be_interrupted(interrupts: int, threads: int, asking: int) -> None:
         except KeyboardInterrupt:
             pass
         except BaseException as problem:  # noqa: BLE001  an interrupt in disguise
-            child.counts[NOTED[0]] += 1
+            child.counts[OTHER_ENDS] += 1
             print(f"{type(problem).__name__}: {problem}", file=sys.stderr)
         child.look()
     print(json.dumps(child.counts))
@@ -153,11 +137,10 @@ def interrupt(interrupts: int, threads: int, python: str = sys.executable) -> di
     """Run a child, interrupt it so many times, and return how often what was wrong.
 
     Raises:
-        RuntimeError: the child has failed or takes no interrupt any more.
+        RuntimeError: the child has failed.
     """
     chance = random.Random(interrupts)
     asking, answer = os.pipe()
-    lost = 0
     with tempfile.TemporaryDirectory() as state:
         arguments = ("--child", str(answer), f"--interrupts={interrupts}", f"--threads={threads}")
         child = subprocess.Popen(
@@ -169,27 +152,27 @@ def interrupt(interrupts: int, threads: int, python: str = sys.executable) -> di
         )
         os.close(answer)
         with child, open(asking, "rb", buffering=0) as questions:
-            while True:
+            lost = 0
+            while lost <= LOST_AT_MOST:
                 if not select.select([questions], [], [], LOST_S)[0]:
                     lost += 1
-                    if lost > LOST_AT_MOST:
-                        child.kill()
-                        raise RuntimeError(f"{lost} interrupts had no effect: the child is stuck")
                 elif not questions.read(1):
                     break
                 time.sleep(chance.random() * LONGEST_PAUSE_S)  # this is the random moment
                 child.send_signal(signal.SIGINT)
+            else:
+                child.kill()  # it is stuck
             out, _ = child.communicate()
     if child.returncode:
         raise RuntimeError(f"the child ended with {child.returncode}")
     counts = json.loads(out)
-    return {what: counts.get(what, 0) for what in (*WRONG, *NOTED)} | {NOTED[1]: lost}
+    return {what: counts.get(what, 0) for what in (*WRONG, OTHER_ENDS)}
 
 
 def main() -> None:
-    """Print the table, or be the child."""
+    """Print what was wrong, a line for each number of threads, or be the child."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--interrupts", type=int, default=INTERRUPTS)
+    parser.add_argument("--interrupts", type=int, default=300)
     parser.add_argument("--threads", default=",".join(map(str, THREADS)), metavar="N,...")
     parser.add_argument("--python", default=sys.executable, metavar="PATH")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -198,13 +181,10 @@ def main() -> None:
     if options.child is not None:
         be_interrupted(options.interrupts, threads[0], options.child)
         return
-    title = f"of {options.interrupts} interrupts"
-    print(title, *WRONG, *NOTED, sep="  ", flush=True)
     wrong = False
     for number in threads:
         counts = interrupt(options.interrupts, number, options.python)
-        row = [f"{count:{len(what)}}" for what, count in counts.items()]
-        print(f"{f'{number} more threads':{len(title)}}", *row, sep="  ", flush=True)
+        print(f"{number} more threads, {options.interrupts} interrupts: {counts}", flush=True)
         wrong |= any(counts[what] for what in WRONG)
     sys.exit(wrong)
 

@@ -1,13 +1,13 @@
 """Leases by the thousand whose holders are killed, watched from outside: none twice, none lost.
 
-Run: python tests/slow/many_leases.py [--leases N] [--seed N] [--json]
+Run: python tests/slow/many_leases.py [--leases N]
 
 The leases are taken through the Python API by eight processes that a killer ends and replaces. All
 want 1 to 4 of the 8 GPUs of a described machine. Every owner of a GPU has a flock that only one can
-have (gpu_flocks.py); what it finds taken is an overlap: a GPU with two owners. After each round of
-2,000 leases all must be free: no record is alive, `status` says so, and a launch of the whole
-machine, which does not wait, runs. GPUs that are not free then are lost. The default is one round.
-The exit status is 1 if anything was wrong.
+have; where somebody else lets go of it meanwhile, that is an overlap: a GPU with two owners. After
+each round of 2,000 leases all must be free: `status` says so and shows nobody, and a launch of
+the whole machine, which does not wait, runs. GPUs that are not free then are lost. The default is
+one round. What was counted is printed as JSON; the exit status is 1 if anything was wrong.
 """
 
 import argparse
@@ -17,12 +17,10 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import random
-import struct
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,7 +28,6 @@ TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
 from conftest import DGX, Launcher  # noqa: E402
-from gpu_flocks import Flocks  # noqa: E402
 
 import gpulaunch  # noqa: E402
 from gpulaunch.process.libc import end_with_parent  # noqa: E402
@@ -40,8 +37,47 @@ LEASES = 2_000
 """A round."""
 
 KILL_EVERY_S = 0.02
-_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 MACHINE = DGX[1]
+
+
+class Flocks:
+    """Flocks by which two owners of a GPU meet, apart from all that gpulaunch writes.
+
+    Attributes:
+        directory: of their files, one for each GPU, and of the file `overlaps`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._fds: dict[int, int] = {}
+        self._held: list[int] = []
+
+    def take(self, gpus: tuple[int, ...]) -> None:
+        """Take the flocks of GPUs that one has a lease of; note each that somebody else had.
+
+        Who has a flock lets go of it, which it counts in the file, before its lease ends, or is
+        killed. The kernel closes the files of a killed process one by one, in any order, so that
+        its flock may last a little longer than its lease.
+        """
+        for gpu in gpus:
+            if gpu not in self._fds:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._fds[gpu] = os.open(self.directory / f"gpu-{gpu}", flags)
+            fd = self._fds[gpu]
+            count = os.pread(fd, 8, 0)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._held.append(gpu)
+            if os.pread(fd, 8, 0) != count:
+                with (self.directory / "overlaps").open("a") as file:
+                    file.write(f"GPU {gpu}\n")
+
+    def let_go(self) -> None:
+        """Let go of all flocks, before the lease of the GPUs is released."""
+        while self._held:
+            fd = self._fds[self._held.pop()]
+            count = int.from_bytes(os.pread(fd, 8, 0), "little") + 1
+            os.pwrite(fd, count.to_bytes(8, "little"), 0)
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 class Site:
@@ -62,25 +98,11 @@ class Site:
             return len((self.flocks / "overlaps").read_text().splitlines())
         return 0
 
-    def alive(self) -> list[str]:
-        """Return the names of the records whose lock somebody holds."""
-        question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        names = []
-        for name in self.launcher.records():
-            if ".bell." in name:  # of one that was killed; to open a FIFO would wait for a writer
-                continue
-            with suppress(FileNotFoundError), (self.launcher.state / name).open() as file:
-                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
-                if struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK:
-                    names.append(name)
-        return names
-
     def wrong(self) -> tuple[int, list[str]]:
         """Return how many GPUs are not free, and what else is wrong, once all owners are gone."""
-        wrong = [f"{name} is alive" for name in self.alive()]
-        status = self.launcher.run("status", *DGX, "--json")
-        gpus = json.loads(status.stdout)["gpus"]
-        lost = sum(not gpu["free"] for gpu in gpus)
+        status = json.loads(self.launcher.run("status", *DGX, "--json").stdout)
+        lost = sum(not gpu["free"] for gpu in status["gpus"])
+        wrong = [f"{one['id']} is alive" for one in (*status["leases"], *status["queue"])]
         everything = self.launcher.run(*DGX, "-n", "8", "--", "true")
         if everything.returncode:
             wrong.append(f"all GPUs: {everything.returncode}: {everything.stderr}")
@@ -91,24 +113,20 @@ class Progress:
     """What the workers count, in memory of all, without locks that the killed would keep.
 
     Attributes:
-        leases: of each worker's place; so too the refusals.
-        refused: see there.
+        leases: of each worker's place.
         owns: whether the worker has a lease now.
         over: whether they are to end.
     """
 
     def __init__(self) -> None:
         self.leases = multiprocessing.RawArray("q", AT_ONCE)
-        self.refused = multiprocessing.RawArray("q", AT_ONCE)
         self.owns = multiprocessing.RawArray("b", AT_ONCE)
         self.over = multiprocessing.RawValue("b", 0)
 
 
-def work(
-    own: int, progress: Progress, flocks: str, seed: int, end_with_program: Callable[[], None]
-) -> None:
-    """Take and release leases until told to end, or killed."""
-    end_with_program()
+def work(own: int, progress: Progress, flocks: Path, seed: int, program: int) -> None:
+    """Take and release leases until told to end, or killed, or until the program has ended."""
+    end_with_parent(program)()
     chance = random.Random(seed)
     watch = Flocks(flocks)
     while not progress.over.value:
@@ -116,7 +134,6 @@ def work(
         try:
             lease = gpulaunch.allocate(chance.randint(1, 4), topology=MACHINE, **manner)
         except (gpulaunch.WouldWaitError, gpulaunch.TimedOutError):
-            progress.refused[own] += 1
             continue
         progress.owns[own] = 1
         watch.take(lease.gpus)
@@ -137,13 +154,7 @@ def leases(count: int, site: Site, chance: random.Random) -> tuple[Counter[str],
 
     def start(own: int) -> multiprocessing.Process:
         progress.owns[own] = 0
-        arguments = (
-            own,
-            progress,
-            str(site.flocks),
-            chance.getrandbits(64),
-            end_with_parent(os.getpid()),
-        )
+        arguments = (own, progress, site.flocks, chance.getrandbits(64), os.getpid())
         worker = fork.Process(target=work, args=arguments)
         worker.start()
         return worker
@@ -168,17 +179,13 @@ def leases(count: int, site: Site, chance: random.Random) -> tuple[Counter[str],
     progress.over.value = 1
     for worker in workers:
         worker.join()
-    counted["leases"], counted["refused"] = sum(progress.leases), sum(progress.refused)
+    counted["leases"] = sum(progress.leases)
     return counted, wrong
 
 
-COLUMNS = ("leases", "refused", "kills", "kills of owners", "overlaps", "lost", "wrong", "seconds")
-
-
-def watched(count: int, site: Site, chance: random.Random) -> Counter[str]:
+def watched(count: int, site: Site) -> Counter[str]:
     """Take so many leases in rounds, and return what was counted."""
-    counted: Counter[str] = Counter()
-    begin, left = time.monotonic(), count
+    chance, counted, left = random.Random(20211114), Counter(), count
     while left > 0:
         found, problems = leases(min(left, LEASES), site, chance)
         lost, wrong = site.wrong()
@@ -188,10 +195,9 @@ def watched(count: int, site: Site, chance: random.Random) -> Counter[str]:
         counted["wrong"] += len(wrong + problems)
         for problem in wrong + problems:
             print(problem, file=sys.stderr, flush=True)
-        if problems and not found["leases"]:
+        if problems:
             break
     counted["overlaps"] = site.overlaps()
-    counted["seconds"] = round(time.monotonic() - begin)
     return counted
 
 
@@ -199,16 +205,10 @@ def main() -> None:
     """Print what was counted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--leases", type=int, default=LEASES)
-    parser.add_argument("--seed", type=int, default=20211114, help="of sizes and deaths")
-    parser.add_argument("--json", action="store_true", help="print a JSON document")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        counted = watched(options.leases, Site(Path(home)), random.Random(options.seed))
-    if options.json:
-        print(json.dumps({name: counted[name] for name in COLUMNS}))
-    else:
-        print(*COLUMNS, sep="  ")
-        print(*(f"{counted[name]:{len(name)}}" for name in COLUMNS), sep="  ")
+        counted = watched(options.leases, Site(Path(home)))
+    print(json.dumps(counted))
     sys.exit(any(counted[name] for name in ("overlaps", "lost", "wrong")))
 
 

@@ -9,11 +9,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 
 from bake_off import compared
 
-COMPARED = ("dgx1-v100", "summit", "pcie-8gpu-workstation")
+LONG = pytest.mark.long
+MACHINES = ("dgx1-v100", "summit", "pcie-8gpu-workstation")
 
 
-@pytest.mark.parametrize("machine", COMPARED)
-@pytest.mark.parametrize(("traces", "jobs"), [(8, 50)])
+@pytest.mark.parametrize(
+    ("machine", "traces", "jobs"),
+    [("dgx1-v100", 8, 50), *(pytest.param(one, 24, 100, marks=LONG) for one in MACHINES)],
+)
 def test_no_policy_serves_jobs_better_than_the_default(
     machine: str, traces: int, jobs: int
 ) -> None:

@@ -1,93 +1,70 @@
-"""Leases by the thousand with random kills, watched from outside (many_leases.py), and the queue.
+"""Leases by the thousand with random kills, watched from outside (many_leases.py).
 
-The long form takes 100,000 leases; python tests/slow/many_leases.py --leases N takes more.
+python tests/slow/many_leases.py --leases N takes more.
 """
 
 import json
-import os
+import multiprocessing
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import gpu_flocks
 import many_leases
 import pytest
-from conftest import DGX, Launcher, held
+from conftest import until
+from test_api import waits_for_the_lock
 
-QUEUED = 20
 NOTHING = {"overlaps": 0, "lost": 0, "wrong": 0}
 
 
-@pytest.mark.parametrize("count", [1_000])
+@pytest.mark.parametrize("count", [300, pytest.param(100_000, marks=pytest.mark.long)])
 def test_leases_through_the_api(count: int) -> None:
     """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
     way and as owners, no GPU has two owners, and afterwards none is lost.
     """
     done = subprocess.run(
-        [sys.executable, many_leases.__file__, "--json", f"--leases={count}"],
+        [sys.executable, many_leases.__file__, f"--leases={count}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    row = json.loads(done.stdout)
-    assert {name: row[name] for name in NOTHING} == NOTHING, done.stderr
-    assert row["leases"] >= count
-    assert row["kills"] > count / 20
-    assert row["kills of owners"] > count / 200
-
-
-@pytest.mark.parametrize("count", [QUEUED])
-def test_served_in_order(launcher: Launcher, tmp_path: Path, count: int) -> None:
-    """Whole-machine jobs that joined the queue one after the other run in that order, but for those
-    whose launchers are killed in the queue, which do not run.
-    """
-    log = tmp_path / "log"
-    waiting: list[subprocess.Popen[str]] = []
-    with held(launcher, *DGX, "-n", "all"):
-        for number in range(count):
-            script = ("--", "sh", "-c", f"echo {number} >> {log}")
-            waiting.append(launcher.start(*DGX, "-n", "all", "--wait", *script))
-            while len(queue(launcher)) <= number:
-                assert waiting[-1].poll() is None, waiting[-1].stderr.read()
-        assert queue(launcher) == [process.pid for process in waiting]
-        for process in waiting[::5]:
-            process.kill()
-            process.wait()
-    statuses = []
-    for process in waiting:
-        with process:
-            process.communicate()
-        statuses.append(process.returncode)
-    assert statuses == [0 if number % 5 else -signal.SIGKILL for number in range(count)]
-    assert log.read_text().split() == [str(number) for number in range(count) if number % 5]
-
-
-def queue(launcher: Launcher) -> list[int]:
-    """Return the pids of the launchers that wait, in the queue's order."""
-    return [
-        one["pid"] for one in json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]
-    ]
-
-
-def owner(tmp_path: Path) -> subprocess.Popen[str]:
-    """Start a job that believes to have GPU 3, and return it when it has its flock."""
-    job = subprocess.Popen(
-        [sys.executable, "-SI", gpu_flocks.__file__, str(tmp_path), "60"],
-        env={"CUDA_VISIBLE_DEVICES": "3"},
-        text=True,
-        stdout=subprocess.PIPE,
-    )
-    assert job.stdout.readline() == f"{job.pid}\n"
-    return job
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in NOTHING} == NOTHING, done.stderr
+    assert found["leases"] >= count
+    assert found["kills"] > count / 20
+    assert found["kills of owners"] > count / 200
 
 
 def test_an_overlap_is_seen(tmp_path: Path) -> None:
-    """The flocks tell who takes a GPU while another owner lives, and nobody else."""
-    mine = gpu_flocks.Flocks(str(tmp_path))
-    with owner(tmp_path) as other:
-        mine.take((2, 3))
-        other.kill()
-    mine.let_go()
-    mine.take((2, 3))
-    assert (tmp_path / "overlaps").read_text() == f"GPU 3: pid {os.getpid()}\n"
+    """Who has a flock that another one lets go of is told of it; of one that is killed, nobody."""
+    mine, other = (many_leases.Flocks(tmp_path) for _ in range(2))
+    owner = taking(mine, then=signal.pause)
+    until(lambda: (tmp_path / "gpu-3").exists() and has_a_flock(owner.pid))
+    owner.kill()
+    other.take((2, 3))
+    beside = taking(mine)
+    until(lambda: waits_for_the_lock(beside.pid))
+    other.let_go()
+    beside.join()
+    owner.join()
+    assert (tmp_path / "overlaps").read_text() == "GPU 3\n"
+
+
+def taking(flocks: many_leases.Flocks, then: Callable[[], object] = int) -> multiprocessing.Process:
+    """Start a process that takes the flock of GPU 3, and then does something."""
+
+    def take() -> None:
+        flocks.take((3,))
+        then()
+
+    process = multiprocessing.get_context("fork").Process(target=take)
+    process.start()
+    return process
+
+
+def has_a_flock(pid: int) -> bool:
+    """Return whether a process has some flock."""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any(f"FLOCK  ADVISORY  WRITE {pid} " in line and "->" not in line for line in lines)

@@ -6,12 +6,7 @@ from statistics import median
 
 from values import ticket, uuids
 
-from gpulaunch.forecast.durations import (
-    Experience,
-    Relation,
-    draw_remaining,
-    relations_of,
-)
+from gpulaunch.forecast.durations import Experience, Relation, draw_remaining, relations_of
 from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.leases.queue import ENDLESS
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.errors import UsageError
 from gpulaunch.history.line import HistoryLine, history_directory
-from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.process.identity import Process
 from gpulaunch.show.history_table import history_table
@@ -165,21 +166,25 @@ def test_what_is_recent() -> None:
 
 def test_totals_of_several_users_end_with_a_sum_for_each() -> None:
     """After the jobs' rows each user's GPU-hours are summed, those with most of them first."""
-    jobs = [("alice", "a", 3.0, 2), ("bob", "b", 2.5, 1), ("bob", "c", 2.25, 4)]
-    rows = [
-        {"user": user, "job": job, "gpu_hours": hours, "launches": launches, "failed": 0}
-        for user, job, hours, launches in jobs
-    ]
-    assert last_lines(rows, 3) == [
+    keys = ("user", "job", "gpu_hours", "launches", "failed")
+    jobs = [("alice", "a", 3.0, 2, 0), ("bob", "b", 2.5, 1, 0), ("bob", "c", 2.25, 4, 0)]
+    stream = io.StringIO()
+    rows = [dict(zip(keys, job, strict=True)) for job in jobs]
+    draw(history_table({"totals": rows}, several_users=True), stream)
+    assert [line.strip() for line in stream.getvalue().splitlines()[-3:]] == [
         "7.75 GPU-hours in 7 launches",
         "bob: 4.75 GPU-hours in 5 launches",
         "alice: 3.00 GPU-hours in 2 launches",
     ]
-    assert last_lines(rows[1:], 2) == ["", "4.75 GPU-hours in 5 launches"]
 
 
-def last_lines(totals: list[dict], count: int) -> list[str]:
-    """Return the last lines of what `history --totals` prints."""
-    stream = io.StringIO()
-    draw(history_table({"totals": totals}, several_users=True), stream)
-    return [line.strip() for line in stream.getvalue().splitlines()[-count:]]
+def test_which_launch_is_meant() -> None:
+    """A name goes before the id of a lease; a beginning that fits several is refused with all."""
+    document = {"version": 1, "submitted_s": 1.0}
+    keys = {"aaaa00000001": "feed00000001", "aaaa00000002": "feed00000002", "cccc00000003": ""}
+    launches = [parse_past_launch(document | {"key": key, "id": keys[key]}, 0) for key in keys]
+    named = parse_past_launch(document | {"key": "bbbb00000004", "name": "feed00000001"}, 0)
+    assert find_past("feed00000001", [*launches, named]).key == "bbbb00000004"
+    assert find_past("cccc", launches).key == "cccc00000003"  # it has no lease yet
+    with pytest.raises(UsageError, match="'feed' may be any of feed00000001, feed00000002"):
+        find_past("feed", launches)

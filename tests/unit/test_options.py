@@ -1,19 +1,16 @@
 """The options of a launch: how a command line is read, and where a value comes from."""
 
-from pathlib import Path
-
 import pytest
 
 from gpulaunch.cli.arguments import LaunchParser, written
 from gpulaunch.errors import UsageError
-from gpulaunch.launch.options import OPTIONS, Options, Source
+from gpulaunch.launch.options import OPTIONS, Options
 
 LINES = {
     "-n3 a --b": ({"gpus": ("-n", "3")}, 1),
     "-qdn 3 a": ({"quiet": ("-q", "true"), "detach": ("-d", "true"), "gpus": ("-n", "3")}, 2),
     "--topology x status --json": ({"topology": ("--topology", "x")}, 2),
     "--insensitive": ({"bandwidth_sensitive": ("--insensitive", "false")}, None),
-    "--wait --no-wait": ({"wait": ("--no-wait", "false")}, None),
     "--after a --after b": ({"after": ("--after", "a\0b")}, None),
     "-o queue=fifo -oonly=1,2": ({"queue": ("-o", "fifo"), "only": ("-o", "1,2")}, None),
     "--share docker run --share 1/2": ({"share": ("--share", "true")}, 1),
@@ -31,14 +28,10 @@ def test_a_line_is_read_up_to_its_first_word(line: str) -> None:
 
 MISTAKES = {
     "--wai": ("unknown option --wai: did you mean --wait or --wait-timeout?",),
-    "--wait=3": ("--wait/--no-wait takes no value, but '3' is given",),
     "-n --wait": ("-n/--gpus needs a value: N|2-4|all",),
-    "--queue fifo": ("unknown option --queue", "write -o queue=backfill"),
     "--no-bind-cpu": ("unknown option --no-bind-cpu", "write -o bind_cpu=false"),
-    "-o queue": ("-o queue: it is not NAME=VALUE",),
     "-o queu=fifo": ("-o: unknown setting 'queu': did you mean queue?",),
     "-o after=x": ("-o: 'after' is an option, not a setting", "write --after"),
-    "--xt 2": ("unknown option --xt", "see 'gpulaunch help launch'"),
 }
 """A command line -> the message and perhaps the hint of its mistake."""
 
@@ -57,29 +50,6 @@ def test_options_are_written_as_they_are_read() -> None:
     line = ["-n", "2", "--share=1/2", "--no-wait", "--name=-x", "-o", "queue=fifo", "--after", "a"]
     given, _ = LaunchParser(OPTIONS.values()).read(line)
     assert LaunchParser(OPTIONS.values()).read(written(given)) == (given, None)
-
-
-def test_where_a_value_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line comes before the environment, the profile, a file and what is built in."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "gpulaunch").mkdir()
-    path = tmp_path / "gpulaunch" / "config.toml"
-    path.write_text("gpus = 2\n")
-    of_file = Options({}, {})
-    of_profile = of_file.with_profile(gpus=3)
-    of_environment = Options({}, {"GPULAUNCH_GPUS": "4"}).with_profile(gpus=3)
-    of_line = of_environment.but(gpus=("-o", "5"))
-    found = [of_line, of_environment, of_profile, of_file, Options({}, {})]
-    path.unlink()
-    found[-1] = Options({}, {})
-    assert [(one.gpus, one.source("gpus"), one.origin("gpus")) for one in found] == [
-        (5, Source.COMMAND, "-o gpus=5"),
-        (4, Source.ENVIRONMENT, "GPULAUNCH_GPUS=4"),
-        (3, Source.PROFILE, "profile"),
-        (2, Source.FILE, f"{path}: gpus"),
-        (None, Source.BUILT_IN, ""),
-    ]
-    assert [one.source("gpus") for one in found] == sorted(Source)
 
 
 def test_what_only_a_command_line_sets() -> None:

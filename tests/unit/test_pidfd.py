@@ -22,13 +22,8 @@ def thread_id() -> Iterator[int]:
     thread.join()
 
 
-def test_a_thread_is_no_process(thread_id: int) -> None:
-    """A number that is a live thread's counts as that of a process that has ended."""
-    assert (open_pid(thread_id), open_process(Process(thread_id, 1))) == (None, None)
+def test_what_is_no_process(thread_id: int) -> None:
+    """A number that is a live thread's, or nobody's, counts as that of one that has ended."""
+    assert [open_pid(pid) for pid in (thread_id, 0, -1, 1 << 40)] == [None] * 4
+    assert open_process(Process(thread_id, 1)) is None
     wait_for_one([os.getpid(), thread_id], float("inf"))
-
-
-@pytest.mark.parametrize("pid", [0, -1, 1 << 40])
-def test_no_pid_at_all(pid: int) -> None:
-    """What cannot be a pid has ended, too."""
-    assert open_pid(pid) is None

@@ -38,18 +38,6 @@ def test_the_repositorys_examples_use_what_is_public() -> None:
                 assert node.attr in gpulaunch.__all__, path
 
 
-def test_backfill(simulator: gpulaunch.Simulator) -> None:
-    """A job with a time limit passes those that it does not delay; in order it waits."""
-    jobs = [{"gpus": gpus, "arrival_s": gpus, "duration_s": 50.0} for gpus in (5, 6, 7)]
-    small = {"gpus": 1, "arrival_s": 9.0, "duration_s": 50.0, "time_limit": "1m"}
-    trace = simulator.read_trace({"job": [*jobs, small]})
-    in_order = [job.id for job in simulator.replay(trace, queue="fifo").jobs]
-    passing = [job.id for job in simulator.replay(trace).jobs]
-    assert (in_order, passing) == ([0, 1, 2, 3], [0, 3, 1, 2])
-    with pytest.raises(gpulaunch.UsageError, match="unknown queue 'lifo'"):
-        simulator.replay(trace, queue="lifo")
-
-
 def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:
     """On a DGX-1 V100 GPUs 0, 1 and 4 have 87 GB/s of links, the best three 125 (mapa-sc21 2.2)."""
     found = [simulator.scores(gpus, bandwidth_model="mapa") for gpus in ([0, 1, 4], [0, 2, 3])]
@@ -59,20 +47,16 @@ def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:
 
 
 MISTAKES = {
+    "unknown queue 'lifo'": lambda s: s.replay(s.read_trace({"job": [PAIR]}), queue="lifo"),
     "busy: '8' is no GPU of dgx1-v100, which has": lambda s: s.place({"gpus": 1}, busy=[8]),
-    "unknown policy 'best'": lambda s: s.place({"gpus": 1}, "best"),
     "gpus: [0, 0] are not one GPU or several different ones": lambda s: s.scores([0, 0]),
-    "unknown bandwidth model": lambda s: s.scores([0, 1], bandwidth_model="measured"),
-    "trace: there is no job in it": lambda s: s.read_trace({"job": []}),
     "trace: job 1: gpus: 0 GPUs requested": lambda s: s.read_trace({"job": [PAIR, NO_GPU]}),
     "trace: job 0: job 'x': nobody says": lambda s: s.read_trace({"job": [{"name": "x"}]}),
     "job 0 (job) can never run: 9 GPUs requested: dgx1-v100 has 8": lambda s: s.replay(
         s.read_trace({"job": [{"gpus": 9, "duration_s": 1.0}]})
     ),
-    "unknown time model": lambda s: s.replay(s.read_trace({"job": [PAIR]}), time_models=["fixed"]),
     "0 machines requested": lambda s: s.replay(s.read_trace({"job": [PAIR]}), machines=0),
     "unknown generator 'bursts'": lambda _: gpulaunch.generate_trace("bursts"),
-    "unknown topology 'dgx9'": lambda _: gpulaunch.Simulator("dgx9"),
 }
 
 

@@ -19,21 +19,12 @@ class Point(Record):
     x: int
     y: int = 0
 
-    @property
-    def total(self) -> int:
-        """Sum of both."""
-        return self.x + self.y
-
 
 class Pair(Record):
     """Has the fields of Point, and is none."""
 
     x: int
     y: int = 0
-
-
-class Empty(Record):
-    """Has no fields."""
 
 
 class Box(Record, Generic[T]):
@@ -47,58 +38,27 @@ def made(request: pytest.FixtureRequest) -> None:
     """Take each test before and after the constructors are compiled."""
     if request.param == "often":
         for _ in range(OFTEN):
-            assert (Point(1).x, Pair(1).x, Empty(), Box(1).content) == (1, 1, Empty(), 1)
-
-
-def test_constructor_is_compiled_once_a_class_is_made_often() -> None:
-    """The first values are made by the constructor that all records have, later ones by its own."""
-
-    class Fresh(Record):
-        x: int
-
-    values = [Fresh(i) for i in range(2 * OFTEN)]
-    assert "__new__" in vars(Fresh)
-    assert [value.x for value in values] == list(range(2 * OFTEN))
-    assert {type(value) for value in values} == {Fresh}
+            assert (Point(1).x, Pair(1).x, Box(1).content) == (1, 1, 1)
 
 
 def test_fields_by_position_and_by_name() -> None:
-    """Fields are given in order or by name; what is not given has its default."""
-    for point in (Point(1, 2), Point(1, y=2), Point(y=2, x=1)):
-        assert (point.x, point.y, point.total) == (1, 2, 3)
+    """Fields are given in order or by name; what is not given has its default, others are wrong."""
+    assert Point(1, 2) == Point(1, y=2) == Point(y=2, x=1)
     assert as_dict(Point(1)) == {"x": 1, "y": 0}
-
-
-@pytest.mark.parametrize(
-    ("values", "named", "message"),
-    [
-        ((), {}, "Point() missing 1 required positional argument: 'x'"),
-        ((1, 2, 3), {}, "Point() takes from 2 to 3 positional arguments but 4 were given"),
-        ((1,), {"x": 1}, "Point() got multiple values for argument 'x'"),
-        ((1,), {"z": 1}, "Point() got an unexpected keyword argument 'z'"),
-        ((), {"y": 1, "z": 1}, "Point() got an unexpected keyword argument 'z'"),
-    ],
-)
-def test_wrong_arguments(values: tuple[int, ...], named: dict[str, int], message: str) -> None:
-    """Wrong arguments are refused in the words of Python's functions."""
-    with pytest.raises(TypeError) as error:
-        Point(*values, **named)
-    assert str(error.value) == message
+    for values, named in (((), {}), ((1, 2, 3), {}), ((1,), {"z": 1})):
+        with pytest.raises(TypeError, match=r"^Point\(\) "):
+            Point(*values, **named)
 
 
 def test_equality_is_within_a_class() -> None:
     """Records are equal if class and fields are; no tuple and no other class equals them."""
-    assert Point(1, 2) == Point(1, 2)
     assert hash(Point(1, 2)) == hash(Point(1, 2))
-    assert Point(1, 2) != Point(1, 3)
-    assert Point(1, 2) != Pair(1, 2)
-    assert Point(1, 2) != (1, 2)
-    assert Empty() == Empty()
+    assert Point(1, 2) not in (Point(1, 3), Pair(1, 2), (1, 2))
 
 
 def test_immutable() -> None:
-    """Nothing in a record can be assigned, added or deleted."""
-    point = Point(1)
+    """Nothing in a record can be assigned, added or deleted; a copy differs in what is named."""
+    point = Point(1, 2)
     for change in (
         lambda: setattr(point, "x", 2),
         lambda: setattr(point, "z", 2),
@@ -106,15 +66,7 @@ def test_immutable() -> None:
     ):
         with pytest.raises(AttributeError, match="Point is immutable"):
             change()
-    assert point == Point(1)
-    assert not hasattr(point, "__dict__")
-
-
-def test_replace() -> None:
-    """A copy differs in what is named, and only in that."""
-    point = Point(1, 2)
-    assert replace(point, y=3) == Point(1, 3)
-    assert point == Point(1, 2)
+    assert (replace(point, y=3), point) == (Point(1, 3), Point(1, 2))
     with pytest.raises(TypeError, match="'z'"):
         replace(point, z=1)
 
@@ -131,28 +83,16 @@ def test_signature_hints_and_match() -> None:
 
 
 def test_copied_and_pickled() -> None:
-    """A copy is equal, by any of Python's ways of copying."""
+    """A copy is equal, by any of Python's ways of copying, and of a generic class."""
     box = Box(Point(1, 2))
     for got in (copy.copy(box), copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
         assert got == box
 
 
-def test_fields_are_not_inherited() -> None:
-    """A record cannot add to the fields of another one."""
-    with pytest.raises(TypeError, match="Farther cannot inherit the fields of another record"):
-
-        class Farther(Point):
-            z: int
-
-
-def test_annotations_of_python_3_14() -> None:
-    """From Python 3.14 on a class body has a function that gives its annotations."""
-    late = type(Record)("Late", (Record,), {"__annotate_func__": lambda _: {"x": int}, "x": 1})
-    assert as_dict(late()) == {"x": 1}
-
-
 def test_public_names() -> None:
-    """Inspect and typing understand every public function, class and method."""
+    """Inspect and typing understand every public function, class and method; others are none."""
+    with pytest.raises(AttributeError, match="module 'gpulaunch' has no attribute 'alocate'"):
+        gpulaunch.alocate  # noqa: B018
     found = [getattr(gpulaunch, name) for name in gpulaunch.__all__]
     found += [member for one in found if isinstance(one, type) for member in vars(one).values()]
     for one in found:
