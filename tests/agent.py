@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import sys
+import traceback
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from conftest import Launcher
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 
 class Agent:
     """An agent: a client and the server that it has started."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: "Client") -> None:
         self.client = client
 
     async def call(self, tool: str, **arguments: object) -> dict:
@@ -29,21 +33,35 @@ class Agent:
         return done.content[0].text.removeprefix(f"Error executing tool {tool}: ")
 
 
-def parameters(launcher: Launcher) -> StdioServerParameters:
-    """Return what starts a server beside a launcher's state directory."""
-    return StdioServerParameters(
-        command=launcher.script,
-        args=["mcp"],
-        env=launcher.environment,
-        cwd=launcher.state.parent,
-    )
-
-
 def talk(launcher: Launcher, speak: Callable[[Agent], Awaitable[None]]) -> None:
-    """Run an agent to its end."""
+    """Run an agent to its end beside a launcher's state directory.
 
-    async def run() -> None:
-        async with Client(stdio_client(parameters(launcher))) as client:
-            await speak(Agent(client))
+    It runs in a fork, because its packages are large, and each later fork would copy them.
+    """
 
-    asyncio.run(run())
+    def run_here() -> int:
+        from mcp import Client
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        server = StdioServerParameters(
+            command=launcher.script,
+            args=["mcp"],
+            env=launcher.environment,
+            cwd=launcher.state.parent,
+        )
+
+        async def run() -> None:
+            async with Client(stdio_client(server)) as client:
+                await speak(Agent(client))
+
+        try:
+            asyncio.run(run())
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+            raise
+        return 0
+
+    agent = launcher.call(run_here)
+    output = agent.communicate()[0]
+    assert agent.returncode == 0, output
