@@ -37,19 +37,6 @@ def slurm(rank: int = 0, ranks: int = 1, gpus: str = "", **more: str) -> dict[st
     }
 
 
-def torchrun(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables of a worker of torchrun, by PyTorch's local_elastic_agent.py."""
-    return {
-        "TORCHELASTIC_RUN_ID": "none",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-    }
-
-
 @contextmanager
 def inside(launcher: Launcher, environment: dict[str, str]) -> Iterator[Launcher]:
     """Let launches have these variables for the length of the block."""
@@ -73,18 +60,6 @@ def held_ranks(
 
 def leases(launcher: Launcher) -> list[dict]:
     return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
-
-
-def test_workers_of_torchrun(launcher: Launcher) -> None:
-    """A launch for each worker of torchrun sees all GPUs so that LOCAL_RANK counts to its own."""
-    with ExitStack() as stack:
-        environments = [torchrun(rank, 4) for rank in range(4)]
-        seen = held_ranks(stack, launcher, environments, "-n", "1")
-        order = seen[0].split(",")
-        assert (seen, len(set(order))) == ([seen[0]] * 4, 4)
-        own = {lease["engine_job"]["rank"]: lease["gpus"] for lease in leases(launcher)}
-        assert own == {rank: [int(order[rank])] for rank in range(4)}
-        assert {lease["engine_job"]["id"] for lease in leases(launcher)} == {"127.0.0.1:29500"}
 
 
 def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
@@ -265,19 +240,6 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     path.write_text(json.dumps({"ranks": rows}))
     with inside(launcher, {**two, "GPULAUNCH_RANK_MAP": str(path)}):
         assert launcher.run(*DGX, *SHOW).stdout == "0,1\n"
-
-
-def test_core_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
-    """A rank runs on the core of its row alone; with -o bind_cpu=false on any."""
-    cores = sorted(os.sched_getaffinity(0))
-    path = tmp_path / "map"
-    own = {"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1], "switch": 7}
-    path.write_text(json.dumps({"ranks": [own]}))
-    see = ("--", "/usr/bin/python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
-    with inside(launcher, slurm(gpus="0")):
-        bound = launcher.run(*DGX, "-o", f"rank_map={path}", *see)
-        free = launcher.run(*DGX, "-o", f"rank_map={path}", "-o", "bind_cpu=false", *see)
-    assert (bound.stdout, free.stdout) == (f"{[cores[-1]]}\n", f"{cores}\n")
 
 
 def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 from made_up_engine import BOX, Boxes
-from values import cases, lease, machine
+from values import cases, machine
 
 from gpulaunch.containers import in_use
-from gpulaunch.containers.docker.answers import parse_container, parse_running
+from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand
-from gpulaunch.containers.in_use import RunningContainer, running_containers, uses_of
+from gpulaunch.containers.in_use import RunningContainer, running_containers
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.records import replace
 
 DGX1 = machine("dgx1-v100")
@@ -73,12 +72,6 @@ def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], w
     assert got.pid == 7
 
 
-def test_name_among_links() -> None:
-    """A container's own name is told, not the one that another container has for it."""
-    listed = [{"Id": "a" * 64, "Names": ["/web/db", "/db"]}, {"Id": "b" * 64, "Names": None}]
-    assert parse_running(listed) == {"a" * 64: "db", "b" * 64: "b" * 12}
-
-
 class Asked(Boxes):
     """An engine that counts the questions."""
 
@@ -115,32 +108,6 @@ def found(*clients: Boxes, numbered: bool = True) -> tuple[RunningContainer, ...
     return containers
 
 
-def test_which_gpus_count() -> None:
-    """GPUs given one by one count, by number only on this machine; a label comes before flags."""
-    made = replace(BOX, uuids=(UUIDS[2],), given=("5",), sees_all=True)
-    engine = Asked(WEB, MONITOR, made, replace(WEB, id="9" * 64, given=("99", "GPU-else")))
-    web, monitor, own = found(engine)
-    assert (web.uuids, monitor.uuids, own.uuids) == ((UUIDS[1], UUIDS[4]), (), (UUIDS[2],))
-    assert [one.traits.sees_all for one in (web, monitor, own)] == [False, True, False]
-    assert uses_of([web, monitor]) == (
-        OutsideUse(UUIDS[1], "container web (boxer)", (7,)),
-        OutsideUse(UUIDS[4], "container web (boxer)", (7,)),
-    )
-    assert uses_of([replace(web, is_here=True)]) == ()
-    assert [one.uuids for one in found(engine, numbered=False)] == [(UUIDS[4],), (), (UUIDS[2],)]
-
-
-def test_each_is_inspected_once() -> None:
-    """What an engine has told of a container is kept for the next launch, until it has ended."""
-    first, second = Asked(WEB), Asked(WEB, MONITOR)
-    assert found(first) == found(second)[:1] == found(Asked(WEB))
-    assert (first.questions, second.questions) == (["running", "e"], ["running", "f"])
-    found(Asked(BOX))
-    again = Asked(WEB)
-    found(again)
-    assert again.questions == ["running", "e"]
-
-
 @pytest.mark.parametrize("text", ["", "[]", f'{{"{WEB.id}": 5}}', f'{{"{WEB.id}": [1, 2]}}'])
 def test_unknown_cache(tmp_path: Path, text: str) -> None:
     """A cache that is damaged, or of another version, costs one inspection."""
@@ -165,17 +132,6 @@ def test_engine_without_an_answer() -> None:
     for problem, want in zip(problems, ([], [], ["it failed"]), strict=True):
         got = running_containers([("boxer", Asked(problem=problem))], DGX1, numbered=True)
         assert got == ((), want)
-
-
-def test_beside_leases() -> None:
-    """A container is beside the leases of its GPUs, unless it has a lease or launches run in it."""
-    (web,) = found(Asked(WEB))
-    theirs, other = lease("theirs", 4, 5), lease("other", 6)
-    theirs = replace(theirs, uuids=(UUIDS[4],))
-    assert web.leases_beside([theirs, other]) == [theirs]
-    assert replace(web, is_here=True).leases_beside([theirs]) == []
-    assert web.leases_beside([theirs, replace(other, container=web.id)]) == []
-    assert replace(web, traits=replace(web.traits, lease_id="theirs")).leases_beside([theirs]) == []
 
 
 def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
