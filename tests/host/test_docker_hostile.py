@@ -353,9 +353,10 @@ def test_socket_with_a_long_path(launcher: Containers) -> None:
 def test_container_of_a_nested_launch(launcher: Containers) -> None:
     """A container that a job has started keeps lease and watcher after the job, until it ends."""
     inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
-    done = launcher.run(*DGX, "-q", "-n", "2", "--", "sh", "-c", inner)
+    outer = ("-q", "-n", "2", "--only", "4,5")
+    done = launcher.run(*DGX, *outer, "--", "sh", "-c", inner)
     assert done.returncode == 0, done.stderr
-    assert len(launcher.lease()["gpus"]) == 1
+    assert launcher.lease()["gpus"] == [4]
     os.kill(watcher_of(launcher), 0)
     assert launcher.can_take_all()[0] == 75
     assert launcher.run(*DGX, "-n", "7", "--", "true").returncode == 0
