@@ -310,6 +310,9 @@ WITHOUT = "'gpulaunch -n 1 docker run' without it leases as many"
         ("GPULAUNCH_GPUS=2", "--gpus=all", [0, 3]),
         ("GPULAUNCH_ALL_GPUS=2 GPULAUNCH_GPUS=3", "--gpus=-1", [0, 2, 3]),
         ("CUDA_VISIBLE_DEVICES=2,3", "--gpus=all", [2, 3]),
+        ("-n 2", "--gpus=all", [0, 3]),
+        ("-n 2", "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all", [0, 3]),
+        ("--only 1-3", "--device nvidia.com/gpu=all", [1, 2, 3]),
     ],
 )
 def test_gpus(host: Host, tmp_path: Path, options: str, flags: str, gpus: list[int]) -> None:
@@ -320,28 +323,6 @@ def test_gpus(host: Host, tmp_path: Path, options: str, flags: str, gpus: list[i
     words = [word for word in words if "=" not in word]
     chosen, said = host.dry(*words, "docker", "run", *flags.split(), IMAGE, cwd=tmp_path)
     assert ([gpu["index"] for gpu in chosen["gpus"]], said) == (gpus, "")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "docker run --gpus all",
-        "docker run --device nvidia.com/gpu=all",
-        "docker run --runtime nvidia",
-        "docker run --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all",
-        "nvidia-docker run",
-    ],
-)
-def test_one_meaning_of_all(host: Host, command: str) -> None:
-    """However all GPUs are asked for: all, unless an option or setting says how many."""
-    host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
-    words = (*command.split(), "cuda:1")
-    counts = {}
-    for options in ((), ("-n", "2"), ("--only", "1-3")):
-        counts[options] = len(host.dry(*options, *words)[0]["gpus"])
-    assert list(counts.values()) == [8, 2, 3]
-    host.environment["GPULAUNCH_ALL_GPUS"] = "1"
-    assert [gpu["index"] for gpu in host.dry(*words)[0]["gpus"]] == [0]
 
 
 def test_fewer_than_all(host: Host) -> None:
@@ -611,9 +592,7 @@ def test_image_with_a_bad_profile(host: Host, tmp_path: Path) -> None:
     (tmp_path / "three.toml").write_text(PROFILE)
     for label, words in (
         ("no-such-profile", "unknown profile 'no-such-profile'"),
-        ("/etc/passwd", "'/etc/passwd' is no name of a profile"),
         ("three.toml", "'three.toml' is no name of a profile"),
-        ("gpus = ", "job:1"),
         ("gpus = 3\ncolour = 1", "colour"),
     ):
         host.engine.label_image("job:1", {"io.gpulaunch.profile": label})
@@ -634,22 +613,12 @@ def test_free(host: Host) -> None:
     container = host.detached("docker", "run", "-d", IMAGE, "sh", "-c", script)
     until(lambda: "ready" in host.do("logs", container))
     host.do("pause", container)
+    assert "keeps its GPUs: container" in host.launcher.run("status", *DGX).stdout
     done = host.launcher.run("free", host.lease()["id"])
     assert (done.returncode, done.stderr) == (0, "")
     assert host.launcher.records() == []
     assert host.state(container) == "exited"
     assert host.do("logs", container).split() == ["ready", "told"]
-
-
-def test_free_with_client(host: Host) -> None:
-    """`gpulaunch free` ends a container that somebody still looks at, who sees how it ended."""
-    host.environment["GPULAUNCH_GRACE"] = "0.1s"
-    with running(host, "docker", "run", *READY) as process:
-        done = host.launcher.run("free", host.lease()["id"])
-        assert (done.returncode, done.stderr) == (0, "")
-        assert process.wait() == 137
-        assert process.stderr.read() == ""
-    assert host.launcher.records() == []
 
 
 # --------------------------------------------------------------------------------- create and start
