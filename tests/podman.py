@@ -15,8 +15,6 @@ from engine import BUSYBOX, GPUS, IMAGE, root_file_system, write_cdi_spec
 CDI = Path("/etc/cdi/gpulaunch-tests.json")
 """The one place where every version of podman looks for specifications."""
 
-_OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
-
 # What works in a virtual machine or container without systemd, too.
 _CONTAINERS_CONF = """\
 [containers]
@@ -121,26 +119,6 @@ class Store:
             self.run("system", "migrate")  # ends the process that keeps the user's namespace
         with suppress(FileNotFoundError):
             shutil.rmtree(self.directory)
-
-
-def made_with(store: Store, container: str) -> dict[str, Any]:
-    """Return what podman has made a container with.
-
-    Names of its own, and what gpulaunch adds, are left out.
-    """
-    document = store.inspect(container)
-    identity = document["Id"]
-    for key in ("Id", "Name", "Created", "StaticDir", "ConmonPidFile", "PidFile"):
-        document.pop(key)  # names of files have the container's id
-    config = document["Config"]
-    document["HostConfig"]["LogConfig"].pop("Path")
-    config.pop("CreateCommand")
-    config["Env"] = sorted(text for text in config["Env"] if not text.startswith(_OUR_VARIABLES))
-    if identity.startswith(config["Hostname"]):
-        config.pop("Hostname")
-    labels = (config.pop("Labels") or {}).items()
-    config["Labels"] = {key: text for key, text in labels if not key.startswith("io.gpulaunch.")}
-    return document
 
 
 def describe_gpus(uuids: Sequence[str] = GPUS) -> None:

@@ -450,6 +450,7 @@ HERE = "cannot reach the Docker Engine at /nowhere/docker.sock: no such file or 
         ("DOCKER_HOST=unix:///nowhere/docker.sock docker run bb:1", 125, HERE),
         ("DOCKER_HOST=unix:///nowhere/docker.sock docker create bb:1", 125, HERE),
         ("DOCKER_HOST=unix:///nowhere/docker.sock docker start bb:1", 125, HERE),
+        (f"DOCKER_HOST=unix:///{'x' * 200} docker run bb:1", 125, "AF_UNIX path too long"),
     ],
 )
 def test_refused(host: Host, line: str, status: int, words: str) -> None:
@@ -677,24 +678,6 @@ def test_start_again(host: Host) -> None:
     )
 
 
-def test_start_again_in_the_background(host: Host) -> None:
-    """A container started or restarted again has a new lease until it ends, and status shows it."""
-    script = "test -e /again || { touch /again; exit; }; exec sleep 1000"
-    host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, "sh", "-c", script)
-    leases = []
-    for word in ("start", "restart"):
-        assert host.launcher.records() == []
-        done = host.run("docker", word, "again")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
-        lease = host.lease()
-        assert (lease["gpus"], lease["container_name"]) == ([6], "again")
-        assert lease["container_state"] == "running"
-        leases.append(lease["id"])
-        host.do("kill", "again")
-        host.await_free()
-    assert len(set(leases)) == 2
-
-
 def test_start_again_while_others_have_the_gpus(host: Host) -> None:
     """A container whose GPUs are taken by now is not started: 75, or --wait until they are free."""
     host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
@@ -817,14 +800,6 @@ def test_time_limit_without_companion(host: Host) -> None:
     assert (host.state(early), host.state(late)) == ("running", "exited")
     host.engine.remove_all()
     assert host.run("-n", "all", "--", "true").returncode == 0  # it looks, since nobody else does
-
-
-def test_the_queue_sees_a_time_limit_without_companion(host: Host) -> None:
-    """A launch that waits ends such a container when its time is over, and gets its GPUs."""
-    container = limited_without_companion(host, "3s")
-    done = host.run("--wait", "-n", "all", "--", "true")
-    assert done.returncode == 0, done.stderr
-    assert host.state(container) == "exited"
 
 
 # ------------------------------------------------------------------------------------- what it uses

@@ -17,17 +17,14 @@ from gpulaunch.containers.container_launch import ContainerLaunch, started_comma
 from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_by_image, asked_gpus
+from gpulaunch.containers.docker.gpu_flags import asked_by_image, asked_gpus
 from gpulaunch.containers.engine import Asked, Image, Info
-from gpulaunch.containers.life import Container, Standing
 from gpulaunch.containers.mps_client import check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
-from gpulaunch.leases.share import Client as MpsClient
-from gpulaunch.leases.share import Objective, Share
+from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.profiles.demand import Demand
 
 CASES = tomllib.loads(Path(__file__).with_name("docker_command.toml").read_text())
 
@@ -242,16 +239,6 @@ def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) 
     assert shlex.join(got) == f"docker {want.format(**ADDED, labels=LABELS)}"
 
 
-def test_without_gpus_or_lease_none_is_named() -> None:
-    """A container that is to see no GPU gets the variable alone; before a lease, none is named."""
-    for way in (*WAYS, NO_WAY):
-        got = with_gpus(read("run --gpus 0 -d img"), (), way, None)
-        assert shlex.join(got) == f"docker run -d {VOID} img"
-    labels = "--label io.gpulaunch.gpus=GPU-1 -e GPULAUNCH_GPU_COUNT=1"
-    got = with_gpus(read("run img"), gpus(1), "cdi", None)
-    assert shlex.join(got) == f"docker run --device nvidia.com/gpu=GPU-1 {VOID} {labels} img"
-
-
 @cases(CASES["order_inside"], "line", "indices", "want")
 def test_the_order_inside_counts_anew(line: str, indices: list[int], want: str) -> None:
     """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
@@ -271,13 +258,6 @@ def test_all_else_stays_byte_for_byte(way: str) -> None:
         assert got == want, shlex.join(line.words)
 
 
-def test_a_runtime_that_is_named_closes_a_way() -> None:
-    """A command line that names another runtime, as the last, does not get NVIDIA's."""
-    assert allowed_ways(read("run img --runtime runc")) == {"cdi", "runtime", "gpus"}
-    assert allowed_ways(read("run --runtime=nvidia --runtime=runc img")) == {"cdi", "gpus"}
-    assert allowed_ways(read("run --runtime=runc --runtime=nvidia img")) == {*WAYS}
-
-
 def test_versions_that_start_cdi_devices_again() -> None:
     """Docker starts containers with CDI devices again since 28.2."""
     for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
@@ -285,31 +265,6 @@ def test_versions_that_start_cdi_devices_again() -> None:
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared
-
-
-def share(*uuids: str, directory: str | None = "/tmp/g/1") -> Share:
-    """Make a share of 40 % of GPUs, with 3 GiB of each."""
-    demand = Demand("job", 10.0, 5.0, 3 << 30)
-    return Share(uuids, 40, False, MpsClient(demand, Objective(), {}), directory)
-
-
-SHARED = (
-    "-e CUDA_DEVICE_ORDER=PCI_BUS_ID -e CUDA_VISIBLE_DEVICES=GPU-2,GPU-0 "
-    "--label io.gpulaunch.gpus=GPU-2,GPU-0 -e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 "
-    "-e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=3072M,GPU-2=3072M"
-)
-PIPE = "-e CUDA_MPS_PIPE_DIRECTORY=/tmp/g/1 --mount type=bind,source=/tmp/g/1,target=/tmp/g/1"
-SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
-
-
-@cases(CASES["shared_with_a_container"], "line", "directory", "want")
-def test_what_a_container_that_shares_is_given(line: str, directory: str, want: str) -> None:
-    """A sharing container gets GPUs in rank order, its bounds, and what it must share with MPS."""
-    part = share("GPU-0", "GPU-2", directory=directory or None)
-    argv = with_gpus(read(line), gpus(2, 0), "cdi", share=part)
-    added = argv[len(read(line).argv) + 5 : -3]
-    label = "--label io.gpulaunch.share=40 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
-    assert added == tuple(shlex.split(f"{SHARED} {want.format(pipe=PIPE, shm=SHM)} {label}"))
 
 
 NEEDS = {
@@ -363,34 +318,3 @@ def test_when_a_container_holds_its_gpus(
 ) -> None:
     """A container holds its GPUs while it runs, is made to be started, or may restart by itself."""
     assert parse_container(described(status, policy=policy, **state)).holds == want
-
-
-def test_a_container_is_read_whole() -> None:
-    """What an engine says of a container becomes a plain value."""
-    got = parse_container(described("exited", ExitCode=1, policy="always"))
-    assert got == Container(
-        id="c" * 64,
-        name="job",
-        state="exited",
-        has_failed=True,
-        restarts=True,
-        image_id="sha256:i",
-        lease_id="L",
-        uuids=("GPU-0", "GPU-2"),
-    )
-
-
-@pytest.mark.parametrize("labels", [None, {"a": "b"}, {"io.gpulaunch.gpus": ""}])
-def test_a_container_without_labels_or_policy(labels: dict[str, str] | None) -> None:
-    """Without our labels a container has neither lease nor GPUs; without a policy it ends."""
-    bare = {"Config": {"Labels": labels}, "HostConfig": {"RestartPolicy": None}}
-    got = parse_container(described("exited") | bare)
-    assert (got.lease_id, got.uuids, got.restarts) == (None, (), False)
-
-
-def test_the_keeper_of_a_lease() -> None:
-    """The keeper of a lease is the container that holds it, or else one that did."""
-    for states, want in (((), None), (("exited", "running", "paused"), 1), (("exited", "dead"), 0)):
-        containers = tuple(parse_container(described(state)) for state in states)
-        keeper = Standing(holds=True, containers=containers, problem=None).keeper
-        assert keeper is (None if want is None else containers[want])
