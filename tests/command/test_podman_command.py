@@ -6,6 +6,8 @@ Nothing here starts a container.
 import re
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import command_lines
 import pytest
@@ -16,7 +18,9 @@ from gpulaunch.containers.engine import Asked
 from gpulaunch.containers.podman.answers import parse_inspected
 from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
-from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
+
+CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text())
 
 
 def read(line: str):
@@ -24,41 +28,13 @@ def read(line: str):
     return read_command(line.split(), PODMAN)
 
 
-@pytest.mark.parametrize(
-    ("line", "operands"),
-    [
-        ("podman run --rootfs -d /srv/root ls", "/srv/root ls"),
-        ("podman run --pod new:x --replace bb:1", "bb:1"),
-        ("podman run --tls-verify bb:1", "bb:1"),
-        ("podman run --log-level debug bb:1", "bb:1"),
-        ("podman --root /x container run bb:1 -d", "bb:1 -d"),
-    ],
-)
-def test_the_image_is_the_first_word_that_is_no_flag(line: str, operands: str) -> None:
-    """The image and what follows it is found behind podman's flags."""
-    command = read(line)
-    assert (command.launches, command.operands) == (True, tuple(operands.split()))
-
-
-@pytest.mark.parametrize(
-    ("flags", "asked"),
-    [
-        ("", None),
-        ("--gpus all", Asked("--gpus all", number="all")),
-        ("--gpus 2", Asked("--gpus 2", devices=("2",))),
-        ("--gpus 0,GPU-x --gpus=3", Asked("--gpus 0,GPU-x --gpus 3", devices=("0", "GPU-x", "3"))),
-        ("--gpus none", Asked("--gpus none", nothing=True)),
-        (
-            "--device nvidia.com/gpu=1,nvidia.com/gpu=2 --device /dev/fuse",
-            Asked("--device nvidia.com/gpu=1,nvidia.com/gpu=2", devices=("1", "2")),
-        ),
-        ("-e NVIDIA_VISIBLE_DEVICES", Asked("NVIDIA_VISIBLE_DEVICES=5", devices=("5",))),
-    ],
-)
-def test_gpus_that_flags_ask_for(flags: str, asked: Asked | None) -> None:
+@pytest.mark.parametrize(("flags", "fields"), CASES["asked_by_flags"])
+def test_gpus_that_flags_ask_for(flags: str, fields: dict[str, Any]) -> None:
     """--gpus and --device name GPUs, and split at commas."""
     environment = {"NVIDIA_VISIBLE_DEVICES": "5", "NV_GPU": "7"}
-    assert asked_gpus(read(f"podman run {flags} bb:1"), environment) == asked
+    known = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    want = Asked(**known) if known else None
+    assert asked_gpus(read(f"podman run {flags} bb:1"), environment) == want
 
 
 def test_public_lines() -> None:
@@ -75,40 +51,9 @@ def test_public_lines() -> None:
         assert got == want, line.source
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--gpus all --device nvidia.com/gpu=0", " both ask for GPUs: say it once"),
-        ("--device /dev/fuse,nvidia.com/gpu=0", ": give the GPUs a --device of their own"),
-    ],
-)
-def test_flags_that_cannot_be(flags: str, message: str) -> None:
-    """Flags that contradict each other, or that cannot be taken apart, are errors."""
-    with pytest.raises(UsageError) as caught:
-        asked_gpus(read(f"podman run {flags} bb:1"), {})
-    assert caught.value.message == f"{flags}{message}"
-
-
-REMOTE = "podman would ask a service, whose GPUs may not be this machine's"
-UNNAMED = "which containers that starts, gpulaunch does not know"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("podman --remote run x", f"--remote: {REMOTE}"),
-        ("podman --url=ssh://me@host/x run x", f"--url ssh://me@host/x: {REMOTE}"),
-        ("podman -c farm start x", f"-c farm: {REMOTE}"),
-        ("CONTAINER_HOST=tcp://host:1 podman run x", f"CONTAINER_HOST=tcp://host:1: {REMOTE}"),
-        ("CONTAINER_CONNECTION=farm podman run x", f"CONTAINER_CONNECTION=farm: {REMOTE}"),
-        ("--share=1/2 podman run x", "podman's containers do not share GPUs yet"),
-        ("podman start --latest", f"podman start --latest: {UNNAMED}"),
-        ("podman start -lai", f"podman start -l: {UNNAMED}"),
-        ("podman restart --all", f"podman restart --all: {UNNAMED}"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), CASES["refused"])
 def test_refused(launcher: Launcher, line: str, message: str) -> None:
-    """An engine elsewhere, --share, and containers without a name get no lease."""
+    """An engine elsewhere, --share, contradictions and containers without a name get no lease."""
     words = line.split()
     if words[0].startswith("CONTAINER_"):
         launcher.environment.update([words.pop(0).split("=")])
@@ -118,19 +63,7 @@ def test_refused(launcher: Launcher, line: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "made_by", "policy", "exit_status", "holds"),
-    [
-        ("configured", "create", "", 0, True),
-        ("created", "create", "", 0, True),
-        pytest.param("created", "run", "", 0, False, id="run has failed"),
-        ("stopping", "run", "", 0, True),
-        ("stopped", "run", "", 0, False),
-        ("exited", "run", "", 1, False),
-        ("exited", "run", "always", 0, True),
-        ("exited", "run", "on-failure", 0, False),
-        ("removing", "run", "always", 0, False),
-        pytest.param("unknown", "run", "", 0, True, id="a state of tomorrow"),
-    ],
+    ("status", "made_by", "policy", "exit_status", "holds"), CASES["states_that_hold"]
 )
 def test_which_states_hold_gpus(
     status: str, made_by: str, policy: str, exit_status: int, holds: bool

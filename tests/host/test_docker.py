@@ -24,6 +24,7 @@ from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml",)
 
+CASES = tomllib.loads(Path(__file__).with_name("docker.toml").read_text())
 DESCRIBED = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 TOLD_BY_NVML = tuple(f"GPU-v100-{index}" for index in range(8))
 SHOW = (
@@ -208,22 +209,7 @@ def terminal(host: Host, tmp_path: Path) -> Terminal:
 # ---------------------------------------------------------------------------------- as docker alone
 
 
-@pytest.mark.parametrize(
-    ("status", "line"),
-    [
-        (127, "run --rm bb:1 no-such-command"),
-        (125, "run --rm --pull never no-such-image:1"),
-        (125, "run --name"),
-        (1, "run -d -a stdout bb:1 true"),
-        (0, "run --help bb:1"),
-        (0, ""),
-        (0, "--config /nowhere --log-level=error ps"),
-        (1, "frobnicate"),
-        (1, "start no-such-container"),
-        (1, "restart no-such-container nor-this"),
-        (1, "exec no-such-container run true"),
-    ],
-)
+@pytest.mark.parametrize(("status", "line"), CASES["same_as_docker"])
 def test_same_as_docker(host: Host, status: int, line: str) -> None:
     """What docker says, to whom, and its exit status are the same with gpulaunch in front."""
     assert host.same(*line.split()).returncode == status
@@ -290,31 +276,9 @@ PROFILE = (
     'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidth_sensitive = '
     'true\nsource = "a test"\n'
 )
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-WITHOUT = "'gpulaunch -n 1 docker run' without it leases as many"
 
 
-@pytest.mark.parametrize(
-    ("options", "flags", "gpus"),
-    [
-        ("", "", [0]),
-        ("-n 2", '--gpus "device=1,2"', [1, 2]),
-        ("--only 6,7", "--gpus 1", [6]),
-        ("--profile three.toml", "", [0, 2, 3]),
-        ("--profile three.toml", "--gpus 2", [0, 3]),
-        ("NV_GPU=5,6", "", [5, 6]),
-        ("NVIDIA_VISIBLE_DEVICES=3", "", [0]),
-        ("GPULAUNCH_GPUS=2", "--gpus 1", [0]),
-        ("GPULAUNCH_ALL_GPUS=2", "--gpus 3", [0, 2, 3]),
-        ("CUDA_VISIBLE_DEVICES=2,3", "", [2]),
-        ("GPULAUNCH_GPUS=2", "--gpus=all", [0, 3]),
-        ("GPULAUNCH_ALL_GPUS=2 GPULAUNCH_GPUS=3", "--gpus=-1", [0, 2, 3]),
-        ("CUDA_VISIBLE_DEVICES=2,3", "--gpus=all", [2, 3]),
-        ("-n 2", "--gpus=all", [0, 3]),
-        ("-n 2", "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all", [0, 3]),
-        ("--only 1-3", "--device nvidia.com/gpu=all", [1, 2, 3]),
-    ],
-)
+@pytest.mark.parametrize(("options", "flags", "gpus"), CASES["gpus"])
 def test_gpus(host: Host, tmp_path: Path, options: str, flags: str, gpus: list[int]) -> None:
     """The GPUs that options, environment, docker's flags or a profile ask for are chosen."""
     (tmp_path / "three.toml").write_text(PROFILE)
@@ -339,32 +303,7 @@ def test_fewer_than_all(host: Host) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (75, f"gpulaunch: hint: {hint}")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            f"docker run --gpus all -e {VISIBLE}=2",
-            f"-e {VISIBLE}=2 uses 1 of the 8 GPUs that this launch leases: {WITHOUT}",
-        ),
-        (
-            f"-n 1 docker run --gpus all --env={VISIBLE}=2",
-            f"-e {VISIBLE}=2: the container has 1 GPU, counted from 0: leave it out",
-        ),
-        (f"docker run --gpus 2 -e {VISIBLE}=1,0", ""),
-        (f"docker run --gpus 2 -e {VISIBLE}", ""),
-        (f"docker run --gpus 2 -e {VISIBLE}=-1", ""),
-        (
-            "docker run --privileged",
-            "--privileged shows the container every GPU of this host, whoever holds it",
-        ),
-        ("docker run --device /dev/null:/dev/nvidia3", ""),
-        ("docker run --device /dev/nvidia3", ""),
-        (
-            "docker run --device /dev/nvidia3 --gpus device=1",
-            "--device /dev/nvidia3 adds a GPU that this launch does not lease",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), CASES["warnings"])
 def test_warning(host: Host, options: str, said: str) -> None:
     """A line says if a flag of docker's adds GPUs or hides leased ones; with -q none does."""
     words = (*options.split(), IMAGE)
@@ -427,32 +366,7 @@ def test_dry_run_by_hand(host: Host) -> None:
 # ---------------------------------------------------------------------------------- what is refused
 
 
-HERE = "cannot reach the Docker Engine at /nowhere/docker.sock: no such file or directory"
-
-
-@pytest.mark.parametrize(
-    ("line", "status", "words"),
-    [
-        ("--only 1 docker run --gpus device=1 bb:1", 2, "both name GPUs"),
-        ("-n 1 docker run --gpus 0 bb:1", 2, "-n 1 asks for GPUs, but --gpus 0 for none"),
-        ("docker run --gpus device=9 bb:1", 2, "9"),
-        ("docker run --device nvidia.com/gpu=GPU-unknown bb:1", 2, "GPU-unknown"),
-        ("PATH=/nowhere docker run bb:1", 127, "docker: no such file or directory"),
-        ("--dry-run docker ps", 2, "nothing to decide"),
-        ("--time-limit 1s docker create bb:1", 2, "starts nothing"),
-        ("GPULAUNCH_CONTAINER_GPUS=magic docker run bb:1", 2, "unknown way into a container"),
-        ("GPULAUNCH_CONTAINER_GPUS=runtime docker run --runtime=runc bb:1", 2, "disagree"),
-        ("-- nerdctl run bb:1", 2, "nerdctl"),
-        ("docker compose watch", 2, "docker compose watch"),
-        ("docker --host=ssh://user@192.0.2.1 run bb:1", 2, "ssh://user@192.0.2.1"),
-        ("docker -H tcp://192.0.2.1:2375 start x", 2, "tcp://192.0.2.1:2375"),
-        ("docker -c no-such-context run bb:1", 125, "no-such-context"),
-        ("DOCKER_HOST=unix:///nowhere/docker.sock docker run bb:1", 125, HERE),
-        ("DOCKER_HOST=unix:///nowhere/docker.sock docker create bb:1", 125, HERE),
-        ("DOCKER_HOST=unix:///nowhere/docker.sock docker start bb:1", 125, HERE),
-        (f"DOCKER_HOST=unix:///{'x' * 200} docker run bb:1", 125, "AF_UNIX path too long"),
-    ],
-)
+@pytest.mark.parametrize(("line", "status", "words"), CASES["refused"])
 def test_refused(host: Host, line: str, status: int, words: str) -> None:
     """What contradicts itself or can never be is refused in one line, and nothing has run."""
     first, *rest = line.split()
