@@ -73,12 +73,10 @@ class Host:
         """Start gpulaunch."""
         return self.launcher.start(*self.options, *arguments, **options)
 
-    def plain(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
+    def plain(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """Run docker, without gpulaunch, to its end."""
         options = {"env": self.environment, "errors": "surrogateescape", **options}
-        return subprocess.run(
-            ["docker", *arguments], capture_output=True, text=True, check=False, **options
-        )
+        return self.engine.docker(*arguments, **options)
 
     def do(self, *arguments: str) -> str:
         """Run docker, without gpulaunch, which must succeed; what it says."""
@@ -344,16 +342,6 @@ def test_rank_order(host: Host) -> None:
     assert host.seen(done.stdout) == [0, 1, 2, 3]
     assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == bare
     assert variables(done.stdout)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_wait(host: Host) -> None:
-    """With --wait a container gets its GPUs when the one before it has ended."""
-    first = host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
-    with host.start("--wait", "docker", "run", "--rm", IMAGE, *SHOW) as second:
-        assert "waiting as number 1 in the queue" in second.stderr.readline()
-        host.do("rm", "--force", first)
-        output, _ = second.communicate()
-    assert (second.returncode, host.seen(output)) == (0, [0])
 
 
 def test_dry_run_by_hand(host: Host) -> None:
@@ -672,15 +660,6 @@ def test_time_limit(host: Host) -> None:
     assert (done.returncode, done.stdout) == (124, "")
     assert complaint(done) == "the job ran longer than its limit of 1 s"
     assert (host.state("long"), host.launcher.records()) == ("exited", [])
-
-
-def test_time_limit_in_the_background(host: Host) -> None:
-    """A container in the background ends at its limit, too, though no terminal is told."""
-    began = time.monotonic()
-    container = host.detached("--time-limit", "1s", "docker", "run", "-d", "--init", *LONG)
-    host.await_free()
-    assert time.monotonic() - began > 1
-    assert host.state(container) == "exited"
 
 
 def limited_without_companion(host: Host, limit: str) -> str:

@@ -53,7 +53,7 @@ def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
 
 def pid_in(host: Host, container: str) -> int:
     """Return the host's pid of what a container runs."""
-    return int(host.do("inspect", "--format", "{{.State.Pid}}", container))
+    return host.engine.inspect(container)["State"]["Pid"]
 
 
 @contextmanager
@@ -215,25 +215,18 @@ def test_told_of_who_did_not_attach(
 # -------------------------------------------------------------------------------------- how it ends
 
 
-ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
-
-
 @pytest.mark.parametrize(
-    ("how", "flags"),
-    [
-        ("by its time limit", ("-d",)),
-        ("by gpulaunch free", ("--rm", "--init")),
-    ],
+    ("options", "flags"), [(("--time-limit", "2s"), ("-d",)), ((), ("--rm", "--init"))]
 )
 def test_taken_off_before_kill(
-    real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
+    real_host: Host, fake_mps: FakeMps, options: tuple[str, ...], flags: tuple[str, ...]
 ) -> None:
     """A client that ignores TERM is taken off MPS, by the host's pid, before it is killed."""
     real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
     deaf = cuda_program(fake_mps, "--deaf", "--stays")
-    with started(real_host, *ENDINGS[how], *DOCKER, "--name", "job", *flags, *deaf) as process:
+    with started(real_host, *options, *DOCKER, "--name", "job", *flags, *deaf) as process:
         (client,) = fake_mps.wait_for("attached")
-        if not ENDINGS[how]:
+        if not options:  # gpulaunch free ends it
             done = real_host.launcher.run("free", real_host.lease()["id"])
             assert (done.returncode, done.stderr) == (0, "")
         process.communicate()

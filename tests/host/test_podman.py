@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,13 +54,6 @@ class Host:
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.strip()
 
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a container in the foreground, named x, for the length of the block."""
-        with self.launcher.start(*DGX, "podman", "run", "--name", "x", *arguments) as process:
-            assert process.stdout.readline() == "ready\n"
-            yield process
-
     def leases(self) -> list[dict]:
         """Return the live leases, as status tells of them once podman answers in its time."""
         while True:
@@ -102,12 +94,6 @@ def kill(pid: int) -> None:
     """Kill a process, and wait until it has ended."""
     os.kill(pid, signal.SIGKILL)
     wait_for_end(pid)
-
-
-def client_of(launcher: int) -> int:
-    """Return the child of a launcher that is podman's client; its conmon is another."""
-    (pid,) = (pid for pid in children(launcher) if program_of(pid) == "podman")
-    return pid
 
 
 def stand_in(host: Host, directory: Path, script: str) -> None:
@@ -310,8 +296,10 @@ def test_a_restart_policy_keeps_the_lease(rootless: Host) -> None:
 
 def test_a_killed_launcher_takes_no_lease_along(rootless: Host) -> None:
     """The container and its lease go on without launcher and client, and end with each other."""
-    with rootless.running(*READY) as process:
-        client = client_of(process.pid)
+    run = (*DGX, "podman", "run", "--name", "x", *READY)
+    with rootless.launcher.start(*run) as process:
+        assert process.stdout.readline() == "ready\n"
+        (client,) = (pid for pid in children(process.pid) if program_of(pid) == "podman")
         kill(process.pid)
         kill(client)
         process.wait()
@@ -434,12 +422,3 @@ def test_only_a_store_with_containers_is_asked(rootful: Host, tmp_path: Path) ->
     done = rootful.run("--", "true")
     late = "no answer from podman in 2 s: GPUs of containers count only where they are seen in use"
     assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {late}\n")
-
-
-def test_doctor_shows_podman_and_its_way(rootful: Host) -> None:
-    """`gpulaunch doctor` names podman, and how GPUs get into its containers."""
-    done = rootful.launcher.run("doctor", *DGX)
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    version = rootful.do("version", "--format", "{{.Version}}")
-    at = lines.index(f"ok Podman {version} at podman")
-    assert lines[at + 1] == "ok GPUs in containers by CDI devices nvidia.com/gpu=UUID"

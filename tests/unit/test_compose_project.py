@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import command_lines
 import pytest
 from test_docker_command import read
 from values import cases
@@ -11,7 +10,6 @@ from values import cases
 from gpulaunch.containers.docker.compose import (
     concerned_services,
     containers_of_service,
-    generated_line,
     run_command,
 )
 from gpulaunch.containers.docker.gpu_flags import asked_gpus
@@ -56,13 +54,3 @@ def test_concerned_services(line: str, want: str) -> None:
 def test_containers_of_service(service: dict[str, Any], line: str, want: int) -> None:
     """A service has as many containers as the flag says, or else the project."""
     assert containers_of_service(project(a=service), read(line), "a") == want
-
-
-def test_public_lines() -> None:
-    """Public lines of docker compose are read as ones that start containers, and stay complete."""
-    for line in command_lines.for_clients("docker compose"):
-        command = read(line.words[1:])
-        assert command.composes
-        got = generated_line(command, project(), "D", "F")
-        begin = got.index("F") + 1
-        assert got[begin:] == tuple(line.words[line.words.index(command.subcommand[1]) :])
