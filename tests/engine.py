@@ -137,20 +137,17 @@ class EngineError(Exception):
 class Engine:
     """A dockerd with its containerd, in a directory of their own. Made stopped.
 
-    Args:
-        path: folders that the daemon's PATH starts with.
-        settings: of daemon.json, with _ for -.
-
     Attributes:
         directory: everything of the engine.
         socket, host: where it answers; host is what DOCKER_HOST wants.
         environment: of clients.
         cdi: the CDI specification, at first of GPUS; write_cdi_spec changes it.
-        settings, path: as given, for the next start.
+        settings: of daemon.json, for the next start.
+        path: folders that the daemon's PATH starts with, for the next start.
         process: dockerd, once started.
     """
 
-    def __init__(self, *, path: Sequence[Path] = (), **settings: Any) -> None:
+    def __init__(self) -> None:
         # A socket's address has at most 108 bytes, and pytest's tmp_path more at times.
         self.directory = Path(tempfile.mkdtemp(prefix="gpl-", dir="/tmp"))
         self.directory.chmod(0o755)  # the socket's own mode says who may talk to the engine
@@ -160,8 +157,8 @@ class Engine:
         self.cdi = self.directory / "cdi" / "nvidia.json"
         self._calls = self.directory / "hook.jsonl"
         self.process: subprocess.Popen[bytes] | None = None
-        self.path = list(path)
-        self.settings = {
+        self.path: list[Path] = []
+        self.settings: dict[str, Any] = {
             "features": {"cdi": True},
             "cdi-spec-dirs": [str(self.cdi.parent)],
             "userland-proxy": False,
@@ -173,7 +170,6 @@ class Engine:
             "live-restore": False,
             "runtimes": {},
         }
-        self._set(settings)
         self._daemon = shutil.which("dockerd", path=SEARCHED) or "dockerd"
         beside = Path(self._daemon).parent / "docker"
         client = beside if beside.exists() else Path(shutil.which("docker") or "docker")

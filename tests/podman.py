@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engine import BUSYBOX, GPUS, IMAGE, root_file_system, write_cdi_spec
+from engine import BUSYBOX, IMAGE, root_file_system, write_cdi_spec
 
 CDI = Path("/etc/cdi/gpulaunch-tests.json")
 """The one place where every version of podman looks for specifications."""
@@ -121,7 +121,7 @@ class Store:
             shutil.rmtree(self.directory)
 
 
-def describe_gpus(uuids: Sequence[str] = GPUS) -> None:
+def describe_gpus(uuids: Sequence[str]) -> None:
     """Write a specification of GPUs as engine.write_cdi_spec does, with mounts in place of nodes.
 
     A rootless podman makes no nodes, and binds those of the host, which are not there.

@@ -44,11 +44,7 @@ def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes
 
 @pytest.mark.usefixtures("boxes")
 @pytest.mark.parametrize(
-    ("options", "flags"),
-    [
-        pytest.param(["-n", "2"], [], id="by our option"),
-        pytest.param([], ["--accelerators", "2"], id="by its own flag, which is replaced"),
-    ],
+    ("options", "flags"), [(["-n", "2"], []), ([], ["--accelerators", "2"])], ids=str
 )
 def test_its_command_line_gets_gpus_by_its_way(
     launcher: Launcher, options: list[str], flags: list[str]
