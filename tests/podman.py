@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from engine import BUSYBOX, IMAGE, root_file_system, write_cdi_spec
+from engine import BUSYBOX, IMAGE, root_file_system
 
-CDI = Path("/etc/cdi/gpulaunch-tests.json")
+CDI = Path(f"/etc/cdi/gpulaunch-tests-{os.getpid()}.json")
 """The one place where every version of podman looks for specifications."""
 
 # What works in a virtual machine or container without systemd, too.
@@ -122,17 +122,16 @@ class Store:
 
 
 def describe_gpus(uuids: Sequence[str]) -> None:
-    """Write a specification of GPUs as engine.write_cdi_spec does, with mounts in place of nodes.
+    """Write a specification of GPUs, by UUID alone, with mounts in place of nodes.
 
-    A rootless podman makes no nodes, and binds those of the host, which are not there.
+    Other test runs describe their own. A rootless podman makes no nodes, and binds those of the
+    host, which are not there.
     """
     CDI.parent.mkdir(exist_ok=True)
-    write_cdi_spec(CDI, uuids)
-    specification = json.loads(CDI.read_text())
-    for device in specification["devices"]:
-        nodes = device["containerEdits"].pop("deviceNodes")
-        device["containerEdits"]["mounts"] = [
-            {"hostPath": "/dev/null", "containerPath": node["path"], "options": ["bind"]}
-            for node in nodes
-        ]
-    CDI.write_text(json.dumps(specification))
+    devices = []
+    for index, uuid in enumerate(uuids):
+        node = {"hostPath": "/dev/null", "containerPath": f"/dev/nvidia{index}"}
+        edits = {"env": [f"FAKE_GPU_{index}={uuid}"], "mounts": [{**node, "options": ["bind"]}]}
+        devices.append({"name": uuid, "containerEdits": edits})
+    document = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+    CDI.write_text(json.dumps(document))

@@ -391,7 +391,7 @@ def test_profiles_and_dependencies(host: Host, tmp_path: Path) -> None:
 
 def test_a_time_limit_ends_the_containers(project: Project) -> None:
     """A time limit stops the containers, also after up -d, and frees their GPUs."""
-    done = project.run("up", "-d", options=("--time-limit", "1s"))
+    done = project.run("up", "-d", options=("--time-limit", "6s"))
     assert done.returncode == 0, done.stderr
     project.host.await_free()
     assert project.states() == {"one": "exited", "two": "exited", "db": "running"}

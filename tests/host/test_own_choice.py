@@ -53,12 +53,6 @@ def at_work(launcher: Launcher, place: Path, *command: str) -> Iterator[tuple[in
             os.close(go)
 
 
-def strays(launcher: Launcher) -> dict[int, list[int]]:
-    """Return the pids of strays on each GPU that has any."""
-    gpus = json.loads(launcher.run("status", "--json").stdout)["gpus"]
-    return {gpu["index"]: [one["pid"] for one in gpu["strays"]] for gpu in gpus if gpu["strays"]}
-
-
 def test_submitit(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:
     """The local executor of submitit counts from 0 in any lease: the job is told of, as a stray."""
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
@@ -68,7 +62,8 @@ def test_submitit(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> No
     with at_work(launcher, tmp_path, *command, str(script)) as (pid, visible):
         dgx1_v100.add(*(f"process {gpu} {pid} 300" for gpu in visible.split(",")))
         until(lambda: "\n" in (tmp_path / "stderr").read_text())
-        found = strays(launcher)
+        gpus = json.loads(launcher.run("status", "--json").stdout)["gpus"]
+    found = {gpu["index"]: [one["pid"] for one in gpu["strays"]] for gpu in gpus if gpu["strays"]}
     assert (visible, found) == ("0,1", {0: [pid], 1: [pid]})
     first, last = (tmp_path / "stderr").read_text().splitlines()
     assert first.startswith("gpulaunch: warning: job trial computes on GPU")

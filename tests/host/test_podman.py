@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, children, until, wait_for_end
+from conftest import Launcher, children, until, wait_for_end
 from engine import BUSYBOX, IMAGE
 from podman import CDI, Store, describe_gpus, why_not
 from test_users import Accounts, User, accounts, alice, bob, root  # noqa: F401  fixtures
@@ -23,7 +24,10 @@ from gpulaunch.leases.record_file import opened
 from gpulaunch.process.companion import is_companion
 from gpulaunch.process.system import program_of
 
-UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
+NAME = f"box-{os.getpid()}"  # a machine that no other test names, for all see its CDI devices
+MACHINE = Path(tempfile.gettempdir()) / f"{NAME}.toml"
+BOX = ("--topology", str(MACHINE))
+UUIDS = tuple(f"GPU-{NAME}-{index}" for index in range(8))
 SHOW = ("sh", "-c", "env | grep FAKE_GPU | sort; ls /dev | grep nvidia")
 LONG = (IMAGE, "sleep", "1000")
 READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
@@ -46,7 +50,7 @@ class Host:
 
     def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """Run gpulaunch to its end."""
-        return self.launcher.run(*DGX, *arguments, **options)
+        return self.launcher.run(*BOX, *arguments, **options)
 
     def detached(self, *arguments: str) -> str:
         """Make a container by gpulaunch that outlives it; its id."""
@@ -57,7 +61,7 @@ class Host:
     def leases(self) -> list[dict]:
         """Return the live leases, as status tells of them once podman answers in its time."""
         while True:
-            done = self.launcher.run("status", *DGX, "--json")
+            done = self.launcher.run("status", *BOX, "--json")
             assert (done.returncode, done.stderr) == (0, "")
             leases = json.loads(done.stdout)["leases"]
             # status waits two seconds in all; podman on a busy machine needs longer at times.
@@ -109,9 +113,12 @@ def gpus() -> Iterator[None]:
     reason = why_not()
     if reason:
         pytest.skip(reason)
+    described = Path(__file__).parents[2] / "profiles" / "machines" / "dgx1-v100.toml"
+    MACHINE.write_text(described.read_text().replace('"dgx1-v100"', f'"{NAME}"', 1))
     describe_gpus(UUIDS)
     yield
     CDI.unlink()
+    MACHINE.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +202,7 @@ def test_the_container_sees_its_gpus_alone(host: Host) -> None:
     """Its GPUs are in the container, and no others; they are free when it has ended."""
     done = host.run("-n", "2", "podman", "run", "--rm", IMAGE, *SHOW)
     assert (done.returncode, done.stderr) == (0, "")
-    want = ["FAKE_GPU_0=GPU-dgx1-v100-0", "FAKE_GPU_3=GPU-dgx1-v100-3", "nvidia0", "nvidia3"]
+    want = [f"FAKE_GPU_0={UUIDS[0]}", f"FAKE_GPU_3={UUIDS[3]}", "nvidia0", "nvidia3"]
     assert done.stdout.split() == want
     assert host.launcher.records() == []
 
@@ -296,7 +303,7 @@ def test_a_restart_policy_keeps_the_lease(rootless: Host) -> None:
 
 def test_a_killed_launcher_takes_no_lease_along(rootless: Host) -> None:
     """The container and its lease go on without launcher and client, and end with each other."""
-    run = (*DGX, "podman", "run", "--name", "x", *READY)
+    run = (*BOX, "podman", "run", "--name", "x", *READY)
     with rootless.launcher.start(*run) as process:
         assert process.stdout.readline() == "ready\n"
         (client,) = (pid for pid in children(process.pid) if program_of(pid) == "podman")
