@@ -37,9 +37,8 @@ def why_not() -> str | None:
     missing = [program for program in programs if not shutil.which(program, path=SEARCHED)]
     if missing:
         return f"not installed: {', '.join(missing)}"
-    if (
-        not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]
-    ):  # the loader's path, in the first page if any
+    # The loader's path is in the first page, if any.
+    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:
         return f"{BUSYBOX} is missing or not static"
     return None
 
@@ -51,27 +50,17 @@ def write_cdi_spec(path: Path, uuids: Sequence[str] = GPUS) -> None:
     """
     kinds = []
     for index, uuid in enumerate(uuids):
-        node = {
-            "path": f"/dev/nvidia{index}",
-            "hostPath": "/dev/null",
-            "type": "c",
-            "major": 1,
-            "minor": 3,
-        }
+        node = {"path": f"/dev/nvidia{index}", "hostPath": "/dev/null", "type": "c"}
+        node |= {"major": 1, "minor": 3}
         kinds.append({"env": [f"FAKE_GPU_{index}={uuid}"], "deviceNodes": [node]})
-    every = {key: [item for edit in kinds for item in edit[key]] for key in ("env", "deviceNodes")}
-    named = [
-        (name, edit)
-        for pair, edit in zip(enumerate(uuids), kinds, strict=True)
-        for name in map(str, pair)
-    ]
+    edits = {"all": {key: [item for edit in kinds for item in edit[key]] for key in kinds[0]}}
+    for index, uuid in enumerate(uuids):
+        edits[str(index)] = edits[uuid] = kinds[index]
     specification = {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
         "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
-        "devices": [
-            {"name": name, "containerEdits": edit} for name, edit in (*named, ("all", every))
-        ],
+        "devices": [{"name": name, "containerEdits": edit} for name, edit in edits.items()],
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(specification, indent=1))
@@ -148,22 +137,18 @@ class EngineError(Exception):
 class Engine:
     """A dockerd with its containerd, in a directory of their own. Made stopped.
 
-    Args:
-        path: folders that the daemon's PATH starts with.
-        settings: of daemon.json, with _ for -.
-
     Attributes:
         directory: everything of the engine.
         socket, host: where it answers; host is what DOCKER_HOST wants.
         environment: of clients.
         cdi: the CDI specification, at first of GPUS; write_cdi_spec changes it.
-        settings, path: as given, for the next start.
+        settings: of daemon.json, for the next start.
+        path: folders that the daemon's PATH starts with, for the next start.
         process: dockerd, once started.
     """
 
-    def __init__(self, *, path: Sequence[Path] = (), **settings: Any) -> None:
-        # a socket's address has at most 108 bytes, and pytest's tmp_path is longer than that at
-        # times
+    def __init__(self) -> None:
+        # A socket's address has at most 108 bytes, and pytest's tmp_path more at times.
         self.directory = Path(tempfile.mkdtemp(prefix="gpl-", dir="/tmp"))
         self.directory.chmod(0o755)  # the socket's own mode says who may talk to the engine
         self.socket = self.directory / "docker.sock"
@@ -172,8 +157,8 @@ class Engine:
         self.cdi = self.directory / "cdi" / "nvidia.json"
         self._calls = self.directory / "hook.jsonl"
         self.process: subprocess.Popen[bytes] | None = None
-        self.path = list(path)
-        self.settings = {
+        self.path: list[Path] = []
+        self.settings: dict[str, Any] = {
             "features": {"cdi": True},
             "cdi-spec-dirs": [str(self.cdi.parent)],
             "userland-proxy": False,
@@ -185,14 +170,9 @@ class Engine:
             "live-restore": False,
             "runtimes": {},
         }
-        self._set(settings)
         self._daemon = shutil.which("dockerd", path=SEARCHED) or "dockerd"
-        beside = Path(self._daemon).parent
-        client = (
-            beside / "docker"
-            if (beside / "docker").exists()
-            else Path(shutil.which("docker") or "docker")
-        )
+        beside = Path(self._daemon).parent / "docker"
+        client = beside if beside.exists() else Path(shutil.which("docker") or "docker")
         config = self.directory / "client"
         self.environment = {
             "DOCKER_HOST": self.host,
@@ -217,11 +197,8 @@ class Engine:
 
     def hook_calls(self) -> list[dict[str, str]]:
         """Return the `id` and `visible` (NVIDIA_VISIBLE_DEVICES) of each call of the hook."""
-        return (
-            [json.loads(line) for line in self._calls.read_text().splitlines()]
-            if self._calls.exists()
-            else []
-        )
+        calls = self._calls.read_text() if self._calls.exists() else ""
+        return [json.loads(line) for line in calls.splitlines()]
 
     def forget_hook_calls(self) -> None:
         """Forget all runs of the hook so far."""
@@ -254,18 +231,9 @@ class Engine:
         if not root.is_mount():  # a container on a disk takes a third longer
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=False)
         # The hard way to end a test run, SIGKILL to pytest, must not leave a daemon behind either.
-        command = [
-            "setpriv",
-            "--pdeathsig",
-            "TERM",
-            self._daemon,
-            "--config-file",
-            config,
-            "--host",
-            self.host,
-        ]
+        command = ["setpriv", "--pdeathsig", "TERM", self._daemon, "--config-file", config]
+        command += ["--host", self.host, "--pidfile", self.directory / "pid"]
         command += ["--data-root", root, "--exec-root", self.directory / "exec"]
-        command += ["--pidfile", self.directory / "pid"]
         path = ":".join(map(str, (*self.path, Path(self._daemon).parent, SEARCHED)))
         environment = {"PATH": path, "HOME": str(self.directory), "NOTIFY_SOCKET": str(ready_path)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("ab") as log:
@@ -438,11 +406,8 @@ class Engine:
 
     def processes(self) -> list[int]:
         """Return the pids of the engine's daemons, shims, and whatever is in containers."""
-        return [
-            int(pid)
-            for pid in os.listdir("/proc")
-            if pid.isdigit() and _belongs(int(pid), self.directory)
-        ]
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if _belongs(pid, self.directory)]
 
     def mounts(self) -> list[str]:
         """Return the mount points in the engine's directory, as seen from here, oldest first."""

@@ -2,8 +2,7 @@
 """NVIDIA's container runtime and its hook, on GPUs that a CDI specification describes.
 
 engine.py copies this file under the names of both. They do what Docker and a job can see of the
-real ones: GPUs named in the container's NVIDIA_VISIBLE_DEVICES appear in it, and a GPU that does
-not exist stops it.
+real ones: GPUs named in the container's NVIDIA_VISIBLE_DEVICES appear in it.
 """
 
 import json
@@ -17,10 +16,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SPECIFICATION = HERE.parent / "cdi" / "nvidia.json"
 CALLS = HERE.parent / "hook.jsonl"
-
-
-class UnknownGpuError(Exception):
-    """What NVIDIA's parts say about a GPU that does not exist."""
 
 
 def visible(config: dict[str, Any]) -> str:
@@ -38,9 +33,6 @@ def edits(names: str) -> list[dict[str, Any]]:
         device["name"]: device["containerEdits"]
         for device in json.loads(SPECIFICATION.read_text())["devices"]
     }
-    for name in names.split(","):
-        if name not in known:
-            raise UnknownGpuError(f"nvidia-container-cli: device error: {name}: unknown device")
     return [known[name] for name in names.split(",")]
 
 
@@ -78,15 +70,8 @@ def hook() -> None:
 
 def main() -> None:
     """Do what the name of this file says."""
-    arguments = sys.argv[1:]
     is_runtime = Path(sys.argv[0]).name == "nvidia-container-runtime"
-    try:
-        runtime(arguments) if is_runtime else hook()
-    except UnknownGpuError as problem:
-        if is_runtime:  # the engine reads there, not on stderr, what to tell
-            log = Path(arguments[arguments.index("--log") + 1])
-            log.write_text(json.dumps({"level": "error", "msg": str(problem)}) + "\n")
-        sys.exit(str(problem))
+    runtime(sys.argv[1:]) if is_runtime else hook()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """A real Podman for tests, whose store and settings are apart from all others of this machine."""
 
-import itertools
 import json
 import os
 import shutil
@@ -9,15 +8,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from engine import BUSYBOX, GPUS, IMAGE, root_file_system, write_cdi_spec
+from engine import BUSYBOX, IMAGE, root_file_system
 
-CDI = Path("/etc/cdi/gpulaunch-tests.json")
+CDI = Path(f"/etc/cdi/gpulaunch-tests-{os.getpid()}.json")
 """The one place where every version of podman looks for specifications."""
-
-_KIND = "nvidia.com/gpu="
-_OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
 
 # What works in a virtual machine or container without systemd, too.
 _CONTAINERS_CONF = """\
@@ -125,56 +121,17 @@ class Store:
             shutil.rmtree(self.directory)
 
 
-class MadeWith(NamedTuple):
-    """What podman has made a container with.
+def describe_gpus(uuids: Sequence[str]) -> None:
+    """Write a specification of GPUs, by UUID alone, with mounts in place of nodes.
 
-    Attributes:
-        gpus: names of its CDI devices of NVIDIA's kind.
-        visible: its NVIDIA_VISIBLE_DEVICES; None if it has none.
-        rest: all else, without names of its own and what gpulaunch adds.
-    """
-
-    gpus: list[str]
-    visible: str | None
-    rest: dict[str, Any]
-
-
-def made_with(store: Store, container: str) -> MadeWith:
-    """Return what podman has made a container with."""
-    document = store.inspect(container)
-    identity = document["Id"]
-    for key in ("Id", "Name", "Created", "StaticDir", "ConmonPidFile", "PidFile"):
-        document.pop(key)  # names of files have the container's id
-    config = document["Config"]
-    document["HostConfig"]["LogConfig"].pop("Path")
-    words = config.pop("CreateCommand")
-    names = [after for word, after in itertools.pairwise(words) if word == "--device"]
-    variables = config.pop("Env")
-    visible = [text for text in variables if text.startswith("NVIDIA_VISIBLE_DEVICES=")]
-    config["Env"] = sorted(text for text in variables if not text.startswith(_OUR_VARIABLES))
-    if identity.startswith(config["Hostname"]):
-        config.pop("Hostname")
-    labels = (config.pop("Labels") or {}).items()
-    config["Labels"] = {key: text for key, text in labels if not key.startswith("io.gpulaunch.")}
-    return MadeWith(
-        [name.removeprefix(_KIND) for name in names if name.startswith(_KIND)],
-        visible[-1].partition("=")[2] if visible else None,
-        document,
-    )
-
-
-def describe_gpus(uuids: Sequence[str] = GPUS) -> None:
-    """Write a specification of GPUs as engine.write_cdi_spec does, with mounts in place of nodes.
-
-    A rootless podman makes no nodes, and binds those of the host, which are not there.
+    Other test runs describe their own. A rootless podman makes no nodes, and binds those of the
+    host, which are not there.
     """
     CDI.parent.mkdir(exist_ok=True)
-    write_cdi_spec(CDI, uuids)
-    specification = json.loads(CDI.read_text())
-    for device in specification["devices"]:
-        nodes = device["containerEdits"].pop("deviceNodes")
-        device["containerEdits"]["mounts"] = [
-            {"hostPath": "/dev/null", "containerPath": node["path"], "options": ["bind"]}
-            for node in nodes
-        ]
-    CDI.write_text(json.dumps(specification))
+    devices = []
+    for index, uuid in enumerate(uuids):
+        node = {"hostPath": "/dev/null", "containerPath": f"/dev/nvidia{index}"}
+        edits = {"env": [f"FAKE_GPU_{index}={uuid}"], "mounts": [{**node, "options": ["bind"]}]}
+        devices.append({"name": uuid, "containerEdits": edits})
+    document = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+    CDI.write_text(json.dumps(document))

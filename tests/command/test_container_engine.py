@@ -14,13 +14,13 @@ from values import lease
 
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.life import Standing
-from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
-from gpulaunch.errors import FailedError
+from gpulaunch.containers.standings import Followed, standings_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 
 PROGRAM = '#!/bin/sh\necho "$@"\nls "$GPULAUNCH_STATE_DIR" | grep -c lease\nexit 5\n'
 LABEL = "io.gpulaunch.gpus=GPU-dgx1-v100-0,GPU-dgx1-v100-3"
+FORCED = ["-o", "container_gpus=runtime"]
 SHARED = ["--share", "-o", "utilization=30,20", "--memory", "2G"]
 
 
@@ -44,11 +44,7 @@ def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes
 
 @pytest.mark.usefixtures("boxes")
 @pytest.mark.parametrize(
-    ("options", "flags"),
-    [
-        pytest.param(["-n", "2"], [], id="by our option"),
-        pytest.param([], ["--accelerators", "2"], id="by its own flag, which is replaced"),
-    ],
+    ("options", "flags"), [(["-n", "2"], []), ([], ["--accelerators", "2"])], ids=str
 )
 def test_its_command_line_gets_gpus_by_its_way(
     launcher: Launcher, options: list[str], flags: list[str]
@@ -86,19 +82,12 @@ def test_a_launch_goes_through_it(launcher: Launcher) -> None:
         ),
         ([*SHARED, "boxer", "create", "i"], "boxer create: only boxer run shares GPUs"),
         (["--dry-run", "boxer", "ps"], "'boxer ps' takes no GPUs here"),
+        ([*FORCED, "boxer", "run", "i"], "-o container_gpus=runtime: boxer has no runtime nvidia"),
     ],
 )
 def test_it_is_called_by_its_name(launcher: Launcher, words: list[str], want: str) -> None:
     """What is wrong is told in its words, not in docker's."""
     assert launcher.run(*DGX, *words).stderr.startswith(f"gpulaunch: error: {want}")
-
-
-@pytest.mark.usefixtures("boxes")
-def test_a_way_that_it_does_not_have_cannot_be_forced(launcher: Launcher) -> None:
-    """The setting names a way that another engine has: that is refused, and not done otherwise."""
-    launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
-    done = launcher.run(*DGX, "boxer", "run", "image")
-    assert "boxer has no runtime nvidia" in done.stderr
 
 
 # --------------------------------------------------------------------------------------- its leases
@@ -111,15 +100,6 @@ def test_its_standing_is_asked_of_it(boxes: Boxes, state: str) -> None:
     boxes.lists = [[box, replace(box, lease_id="other")]]
     got = standings_of([lease("L", 0, engine="box-1")])
     assert got == {"L": Standing(holds=state == "running", containers=(box,), problem=None)}
-
-
-@pytest.mark.usefixtures("boxes")
-def test_another_engines_lease_is_not_its_to_judge() -> None:
-    """A lease on an engine that is not here stays."""
-    got = standings_of([lease("L", 0, engine="box-2")])["L"]
-    assert got == Standing(True, (), "its Box Engine does not run here")
-    with pytest.raises(FailedError, match="lease L: its Box Engine does not run here"):
-        client_of_lease(lease("L", 0, engine="box-2"))
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
@@ -136,13 +116,6 @@ def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> 
     followed = Followed(boxes, "box-2", "L", None, time.time())
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, removed.pop)
     assert removed == []
-
-
-def test_its_containers_are_ended_by_it(boxes: Boxes) -> None:
-    """What has run for too long is ended through the engine's client."""
-    boxes.lists = [[BOX]]
-    Followed(boxes, "box-1", "L", None, time.time()).end(1.0)
-    assert boxes.ended == [BOX]
 
 
 def test_doctor_looks_at_it(boxes: Boxes, launcher: Launcher) -> None:

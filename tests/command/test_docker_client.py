@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
-from test_docker_command import CASES, gpus, lines, read, share, with_gpus
+from test_docker_command import CASES, gpus, lines, read, with_gpus
 from values import cases
 
 from gpulaunch.containers.command import FlagTable
@@ -110,6 +110,13 @@ def table_kind(table: FlagTable, flag: str) -> str | None:
     return "switch" if flag in table.switches else "value" if flag in table.valued else None
 
 
+CHANGING = {
+    *("--annotation", "--health-start-interval", "-q", "--quiet", "--use-api-socket", "-s"),
+    *("--signal", "--timeout", "--disable-content-trust", "--kernel-memory"),
+}
+"""Flags that came after docker 20.10, or may go."""
+
+
 @pytest.mark.parametrize(
     ("commands", "table"),
     [
@@ -121,41 +128,23 @@ def table_kind(table: FlagTable, flag: str) -> str | None:
         ("compose up|compose create|compose start|compose restart", DOCKER.compose_up_flags),
     ],
 )
-def test_every_flag_in_the_clients_help_is_in_the_table(
+def test_the_table_is_as_the_client_reads_flags(
     client: Client, commands: str, table: FlagTable
 ) -> None:
-    """Every flag in the installed client's help is a switch or takes a value as it shows."""
-    if "compose" in commands and "docker compose" not in client.says("compose", "--help"):
+    """Every flag in the installed client's help is a switch or takes a value as it shows.
+
+    What help hides is to its parser what our table says, or unknown to this version.
+    """
+    of_compose = commands.startswith("compose")
+    if of_compose and "docker compose" not in client.says("compose", "--help"):
         pytest.skip("not installed: docker compose")
+    hidden = set() if of_compose else table.switches | table.valued
     for command in commands.split("|"):
         want = client.help_flags(*command.split())
         assert {flag: table_kind(table, flag) for flag in want} == want, command
-
-
-CHANGING = {
-    *("--annotation", "--health-start-interval", "-q", "--quiet", "--use-api-socket", "-s"),
-    *("--signal", "--timeout", "--disable-content-trust", "--kernel-memory"),
-}
-"""Flags that came after docker 20.10, or may go."""
-
-
-@pytest.mark.parametrize(
-    ("commands", "table"),
-    [
-        ([()], DOCKER.global_flags),
-        ([("run",), ("create",)], DOCKER.run_flags),
-        ([("start",), ("restart",)], DOCKER.start_flags),
-    ],
-)
-def test_the_table_invents_no_flag(
-    client: Client, commands: list[tuple[str, ...]], table: FlagTable
-) -> None:
-    """What help hides is to the client's parser what our table says, or unknown to this version."""
-    hidden = table.switches | table.valued
-    for command in commands:
-        hidden -= client.help_flags(*command).keys()
+        hidden -= want.keys()
     for flag in sorted(hidden):
-        kinds = {client.kind(*command, flag) for command in commands} - {None}
+        kinds = {client.kind(*command.split(), flag) for command in commands.split("|")} - {None}
         assert kinds == {table_kind(table, flag)} or (not kinds and flag in CHANGING), flag
 
 
@@ -188,29 +177,13 @@ def test_the_client_starts_the_same_containers(
     assert [match.group(1) for match in found if match] == operands.split()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "run -d --rm",
-        "run -d --help img",
-        "run --help=false --help img",
-        "run --name img",
-        "exec box run img",
-        "container",
-        "RUN img",
-        "container -- run img",
-        "start -t 3",
-        "start x --help",
-        "start -h x",
-        "stop x",
-    ],
-)
-def test_nothing_is_made_or_started(client: Client, line: str) -> None:
+def test_nothing_is_made_or_started(client: Client) -> None:
     """A command line that launches nothing is read as such by us and by the client."""
-    paths = [path for path, _ in client.requests(*shlex.split(line))]
-    command = read(line)
-    assert (command.launches, command.starts) == (False, False)
-    assert [path for path in paths if "create" in path or "start" in path] == []
+    for line in CASES["launches_nothing"]:
+        paths = [path for path, _ in client.requests(*shlex.split(line))]
+        command = read(line)
+        assert (command.launches, command.starts) == (False, False), line
+        assert [path for path in paths if "create" in path or "start" in path] == [], line
 
 
 def test_a_switch_is_on_as_docker_reads_it(client: Client) -> None:
@@ -221,28 +194,13 @@ def test_a_switch_is_on_as_docker_reads_it(client: Client) -> None:
         assert read(line).says("--rm") == (made and made["HostConfig"]["AutoRemove"]), line
 
 
-@pytest.mark.parametrize(
-    ("line", "command", "flag"),
-    [
-        ("run --nosuch --rm img", "docker run", "--nosuch"),
-        ("run --detac img", "docker run", "--detac"),
-        ("run -itZ img", "docker run", "-Z"),
-        ("run -d= img", "docker run", "-="),
-        ("run ---rm img", "docker run", "---rm"),
-        ("run --debug img", "docker run", "--debug"),
-        ("container create -Z img", "docker container create", "-Z"),
-        ("start x --nosuch", "docker start", "--nosuch"),
-        ("-DZ run img", "docker", "-Z"),
-    ],
-)
-def test_an_unknown_flag_is_refused_by_its_name(
-    client: Client, line: str, command: str, flag: str
-) -> None:
+def test_an_unknown_flag_is_refused_by_its_name(client: Client) -> None:
     """An unknown flag, which hides where the image is, is refused by name, as by the client."""
-    with pytest.raises(UsageError) as refused:
-        read(line)
-    assert refused.value.message == f"{command}: unknown flag {flag}"
-    assert client.requests(*shlex.split(line)) == []
+    for line, command, flag in CASES["unknown_flags"]:
+        with pytest.raises(UsageError) as refused:
+            read(line)
+        assert refused.value.message == f"{command}: unknown flag {flag}"
+        assert client.requests(*shlex.split(line)) == []
 
 
 def test_any_command_line_is_read_as_the_client_reads_it(client: Client) -> None:
@@ -282,59 +240,24 @@ def test_the_client_understands_gpus_alike(client: Client) -> None:
         assert (asked.number, asked.devices, asked.nothing) == want, flags
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "1.5",
-        "count=",
-        "device",
-        "2,2",
-        "count=2,count=2",
-        "device=0,device=1",
-        "driver=nvidia,driver=nvidia",
-        "colour=red",
-        'device="0,2"',
-        '"device=0,2"x',
-        '"device=0,2',
-    ],
-)
-def test_a_gpus_that_the_client_refuses_is_refused(client: Client, value: str) -> None:
-    """A --gpus that the installed client cannot read takes no GPU."""
-    said = client.says("run", "--gpus", value, "img")
-    assert f"invalid argument {json.dumps(value)} for " in said
-    with pytest.raises(UsageError, match="^" + re.escape(f"--gpus {value}")):
-        asked_gpus(read(["run", "--gpus", value, "img"]), {})
+def test_what_the_client_refuses_is_refused(client: Client) -> None:
+    """A --gpus or a CDI name that the installed client cannot read takes no GPU."""
+    for flag, value, why in CASES["refused_by_docker"]:
+        said = client.says("run", flag, value, "img")
+        assert why.format(value=json.dumps(value)) in said
+        with pytest.raises(UsageError, match="^" + re.escape(f"{flag} {value}")):
+            asked_gpus(read(["run", flag, value, "img"]), {})
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/gpu=0,1", "nvidia.com/gpu="])
-def test_a_device_that_the_client_refuses_is_refused(client: Client, name: str) -> None:
-    """A CDI name that is none, so that the client takes it for a path, takes no GPU."""
-    assert "is not an absolute path" in client.says("run", "--device", name, "img")
-    with pytest.raises(UsageError):
-        asked_gpus(read(["run", "--device", name, "img"]), {})
-
-
-@pytest.mark.parametrize(
-    ("value", "devices", "fields"),
-    [
-        ('device="0,2"', ("0", "2"), ()),
-        ("device=GPU-a,GPU-b,GPU-c", ("GPU-a", "GPU-b", "GPU-c"), ()),
-        ("device=0,2,capabilities=utility", ("0", "2"), ("capabilities=utility",)),
-    ],
-)
-def test_the_hint_about_quotes_can_be_pasted_into_a_shell(
-    client: Client, value: str, devices: tuple[str, ...], fields: tuple[str, ...]
-) -> None:
+def test_the_hint_about_quotes_can_be_pasted_into_a_shell(client: Client) -> None:
     """What the hint says to write for a device list without quotes of its own is what was meant."""
     with pytest.raises(UsageError) as refused:
-        asked_gpus(read(["run", "--gpus", value, "img"]), {})
-    assert refused.value.hint
+        asked_gpus(read("run --gpus device=0,2,capabilities=utility img"), {})
     words = shlex.split(refused.value.hint.partition(": ")[2])
     asked = asked_gpus(read(["run", *words, "img"]), {})
-    assert (asked.devices, asked.fields) == (devices, fields)
+    assert (asked.devices, asked.fields) == (("0", "2"), ("capabilities=utility",))
     (request,) = client.creates("run", *words, "img")["HostConfig"]["DeviceRequests"]
-    assert tuple(request["DeviceIDs"]) == devices
+    assert request["DeviceIDs"] == ["0", "2"]
 
 
 # ------------------------------------------------------------------------------ the GPUs written in
@@ -375,39 +298,3 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client) -> 
             named = "nvidia" if way == "runtime" else runtime
             want = (variables | shown, labels, requests.get(way, []), named, rest)
             assert got == want, shlex.join(argv)
-
-
-def test_no_image_is_left_to_see_all_gpus(client: Client) -> None:
-    """Whatever an image or the user says, the container's variable is the leased GPUs, or void."""
-    for way in (*WAYS, NO_WAY):
-        argv = with_gpus(read("run -e NVIDIA_VISIBLE_DEVICES img"), gpus(3), way)
-        made = client.creates(*argv[1:], NVIDIA_VISIBLE_DEVICES="all")
-        variables, _, requests, _, _ = settled(made)
-        if way == "gpus":  # then the engine itself sets the variable, after all others
-            assert requests == [("", ["GPU-3"])]
-        else:
-            assert variables["NVIDIA_VISIBLE_DEVICES"] == ("GPU-3" if way == "runtime" else "void")
-
-
-@pytest.mark.parametrize(
-    "fields", ["driver=nvidia", '"capabilities=compute,utility"', '"options=""a=1,b"",c=d"']
-)
-def test_the_other_fields_of_gpus_reach_the_engine(client: Client, fields: str) -> None:
-    """A --gpus keeps driver, capabilities and options when its count has become devices."""
-    command = read(["run", "--gpus", f"2,{fields}", "img"])
-    argv = with_gpus(command, gpus(0, 2), "gpus", None)
-    made = [client.creates(*words[1:]) for words in (argv, command.argv)]
-    got, want = (document["HostConfig"]["DeviceRequests"][0] for document in made)
-    assert got == want | {"Count": 0, "DeviceIDs": ["GPU-0", "GPU-2"]}
-
-
-def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
-    """The client mounts directory and /dev/shm under their own names, as they are."""
-    directory = "/tmp/a b:c"
-    part = share("GPU-0", directory=directory)
-    made = client.creates(*with_gpus(read("run img"), gpus(0), NO_WAY, share=part)[1:])
-    got = [
-        (mount["Type"], mount["Source"], mount["Target"], mount.get("ReadOnly"))
-        for mount in made["HostConfig"]["Mounts"]
-    ]
-    assert got == [("bind", path, path, None) for path in (directory, "/dev/shm")]

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from conftest import DGX, SHOW, Held, Launcher, complaint, held, until
 
+from gpulaunch.files.toml import tomllib
+
 pytest_plugins = ("fake_nvml",)
 
+CASES = tomllib.loads(Path(__file__).with_name("in_engine.toml").read_text())
 NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 
 
@@ -34,19 +37,6 @@ def slurm(rank: int = 0, ranks: int = 1, gpus: str = "", **more: str) -> dict[st
         "SLURM_STEP_TASKS_PER_NODE": str(ranks),
         **(granted if gpus else {}),
         **more,
-    }
-
-
-def torchrun(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables of a worker of torchrun, by PyTorch's local_elastic_agent.py."""
-    return {
-        "TORCHELASTIC_RUN_ID": "none",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
     }
 
 
@@ -73,18 +63,6 @@ def held_ranks(
 
 def leases(launcher: Launcher) -> list[dict]:
     return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
-
-
-def test_workers_of_torchrun(launcher: Launcher) -> None:
-    """A launch for each worker of torchrun sees all GPUs so that LOCAL_RANK counts to its own."""
-    with ExitStack() as stack:
-        environments = [torchrun(rank, 4) for rank in range(4)]
-        seen = held_ranks(stack, launcher, environments, "-n", "1")
-        order = seen[0].split(",")
-        assert (seen, len(set(order))) == ([seen[0]] * 4, 4)
-        own = {lease["engine_job"]["rank"]: lease["gpus"] for lease in leases(launcher)}
-        assert own == {rank: [int(order[rank])] for rank in range(4)}
-        assert {lease["engine_job"]["id"] for lease in leases(launcher)} == {"127.0.0.1:29500"}
 
 
 def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
@@ -211,23 +189,6 @@ def test_shards_and_share(launcher: Launcher) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", want)
 
 
-NO_MAP = "no map of ranks, which is JSON with a list 'ranks'"
-WRONG_MAPS = {
-    '{"ranks": [5]}': NO_MAP,
-    "[" * 99999: NO_MAP,
-    '{"ranks": [{"rank": 0}]}': "key 'node' is missing in row 0",
-    '{"ranks": [{"rank": -1, "node": "n1", "gpu": 0}]}': (
-        "row 0: rank: -1 is not within 0 to 2147483648"
-    ),
-    '{"ranks": [{"rank": 0, "node": "n1", "gpu": 0}, {"rank": 0, "node": "n1", "gpu": 1}]}': (
-        "rank 0 stands there twice"
-    ),
-    '{"ranks": [{"rank": 0, "node": "n1", "gpu": 0}, {"rank": 1, "node": "n1", "gpu": 0}]}': (
-        "ranks 0 and 1 both have GPU 0 of n1"
-    ),
-}
-
-
 def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     """A map of ranks needs a rank, and one GPU for each; what is wrong is said in one line."""
     path = tmp_path / "map"
@@ -235,49 +196,23 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     path.write_text(json.dumps({"ranks": rows}))
     mapped = (*DGX, "-o", f"rank_map={path}")
 
-    def refused(environment: dict[str, str], *options: str) -> str:
+    def check(environment: dict[str, str], options: list[str], message: str) -> None:
         with inside(launcher, environment):
             run = launcher.run(*mapped, *options, "--", "true")
-        assert run.returncode == 2
-        return run.stderr
+        want = complaint(message.format(path=path, option=f"-o rank_map={path}"))
+        assert (run.returncode, run.stderr) == (2, want)
 
-    option = f"-o rank_map={path}"
-    assert refused({}) == complaint(f"{option}: no cluster engine tells this process its rank")
+    for place, options, message in CASES["wrong_settings"]:
+        check(slurm(*place) if place else {}, options, message)
     batch = {name: text for name, text in slurm(gpus="0").items() if "STEP" not in name}
-    assert refused(batch) == complaint(f"{option}: slurm 7 tells this process no rank")
+    check(batch, [], "{option}: slurm 7 tells this process no rank")
     two = slurm(0, 2, "0,1")
-    assert refused(two, "-n", "2") == complaint(f"-n 2: the map in {path} gives each rank one GPU")
-    assert refused(slurm(2, 3, "0,1,2")) == complaint(
-        f"{path}: rank 2 of slurm 7.0 is not among its 2"
-    )
-    assert refused(slurm(0, 3, "0,1,2")) == complaint(
-        f"{path}: rank 0 is number 0 of 2 on n1, and number 0 of 3 in slurm 7.0"
-    )
-    assert refused(two, "-o", "ignore_engine=true") == complaint(
-        f"{option} goes by the rank, which -o ignore_engine=true leaves out"
-    )
-    assert refused(two, "--share") == complaint(
-        f"{option} gives each rank a GPU of its own, without --share"
-    )
-    for text, line in WRONG_MAPS.items():
+    for text, message in (*CASES["wrong_maps"], ("[" * 99999, CASES["wrong_maps"][0][1])):
         path.write_text(text)
-        assert refused(two) == complaint(f"{path}: {line}")
+        check(two, [], f"{{path}}: {message}")
     path.write_text(json.dumps({"ranks": rows}))
     with inside(launcher, {**two, "GPULAUNCH_RANK_MAP": str(path)}):
         assert launcher.run(*DGX, *SHOW).stdout == "0,1\n"
-
-
-def test_core_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
-    """A rank runs on the core of its row alone; with -o bind_cpu=false on any."""
-    cores = sorted(os.sched_getaffinity(0))
-    path = tmp_path / "map"
-    own = {"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1], "switch": 7}
-    path.write_text(json.dumps({"ranks": [own]}))
-    see = ("--", "/usr/bin/python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
-    with inside(launcher, slurm(gpus="0")):
-        bound = launcher.run(*DGX, "-o", f"rank_map={path}", *see)
-        free = launcher.run(*DGX, "-o", f"rank_map={path}", "-o", "bind_cpu=false", *see)
-    assert (bound.stdout, free.stdout) == (f"{[cores[-1]]}\n", f"{cores}\n")
 
 
 def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:

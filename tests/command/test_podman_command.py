@@ -6,17 +6,21 @@ Nothing here starts a container.
 import re
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import command_lines
 import pytest
-from conftest import DGX, Launcher, complaint
+from conftest import DGX, Launcher
 
 from gpulaunch.containers.command import FlagTable, read_command
 from gpulaunch.containers.engine import Asked
 from gpulaunch.containers.podman.answers import parse_inspected
 from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
-from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
+
+CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text())
 
 
 def read(line: str):
@@ -24,41 +28,13 @@ def read(line: str):
     return read_command(line.split(), PODMAN)
 
 
-@pytest.mark.parametrize(
-    ("line", "operands"),
-    [
-        ("podman run --rootfs -d /srv/root ls", "/srv/root ls"),
-        ("podman run --pod new:x --replace bb:1", "bb:1"),
-        ("podman run --tls-verify bb:1", "bb:1"),
-        ("podman run --log-level debug bb:1", "bb:1"),
-        ("podman --root /x container run bb:1 -d", "bb:1 -d"),
-    ],
-)
-def test_the_image_is_the_first_word_that_is_no_flag(line: str, operands: str) -> None:
-    """The image and what follows it is found behind podman's flags."""
-    command = read(line)
-    assert (command.launches, command.operands) == (True, tuple(operands.split()))
-
-
-@pytest.mark.parametrize(
-    ("flags", "asked"),
-    [
-        ("", None),
-        ("--gpus all", Asked("--gpus all", number="all")),
-        ("--gpus 2", Asked("--gpus 2", devices=("2",))),
-        ("--gpus 0,GPU-x --gpus=3", Asked("--gpus 0,GPU-x --gpus 3", devices=("0", "GPU-x", "3"))),
-        ("--gpus none", Asked("--gpus none", nothing=True)),
-        (
-            "--device nvidia.com/gpu=1,nvidia.com/gpu=2 --device /dev/fuse",
-            Asked("--device nvidia.com/gpu=1,nvidia.com/gpu=2", devices=("1", "2")),
-        ),
-        ("-e NVIDIA_VISIBLE_DEVICES", Asked("NVIDIA_VISIBLE_DEVICES=5", devices=("5",))),
-    ],
-)
-def test_gpus_that_flags_ask_for(flags: str, asked: Asked | None) -> None:
+@pytest.mark.parametrize(("flags", "fields"), CASES["asked_by_flags"])
+def test_gpus_that_flags_ask_for(flags: str, fields: dict[str, Any]) -> None:
     """--gpus and --device name GPUs, and split at commas."""
     environment = {"NVIDIA_VISIBLE_DEVICES": "5", "NV_GPU": "7"}
-    assert asked_gpus(read(f"podman run {flags} bb:1"), environment) == asked
+    known = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    want = Asked(**known) if known else None
+    assert asked_gpus(read(f"podman run {flags} bb:1"), environment) == want
 
 
 def test_public_lines() -> None:
@@ -75,86 +51,26 @@ def test_public_lines() -> None:
         assert got == want, line.source
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            "--gpus all --device nvidia.com/gpu=0",
-            "--gpus all --device nvidia.com/gpu=0 both ask for GPUs: say it once",
-        ),
-        (
-            "--device /dev/fuse,nvidia.com/gpu=0",
-            "--device /dev/fuse,nvidia.com/gpu=0: give the GPUs a --device of their own",
-        ),
-    ],
-)
-def test_flags_that_cannot_be(flags: str, message: str) -> None:
-    """Flags that contradict each other, or that cannot be taken apart, are errors."""
-    with pytest.raises(UsageError) as caught:
-        asked_gpus(read(f"podman run {flags} bb:1"), {})
-    assert caught.value.message == message
-
-
-REMOTE = "podman would ask a service, whose GPUs may not be this machine's"
+@pytest.mark.parametrize(("line", "message"), CASES["refused"])
+def test_refused(launcher: Launcher, line: str, message: str) -> None:
+    """An engine elsewhere, --share, contradictions and containers without a name get no lease."""
+    words = line.split()
+    if words[0].startswith("CONTAINER_"):
+        launcher.environment.update([words.pop(0).split("=")])
+    done = launcher.run(*DGX, *words)
+    first = done.stderr.partition("\n")[0]
+    assert (done.returncode, done.stdout, first) == (2, "", f"gpulaunch: error: {message}")
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "origin"),
-    [
-        ("--remote run x", {}, "--remote"),
-        ("-r create x", {}, "-r"),
-        ("--url=ssh://me@host/x run x", {}, "--url ssh://me@host/x"),
-        ("-c farm start x", {}, "-c farm"),
-        ("run x", {"CONTAINER_HOST": "tcp://host:1"}, "CONTAINER_HOST=tcp://host:1"),
-        ("run x", {"CONTAINER_CONNECTION": "farm"}, "CONTAINER_CONNECTION=farm"),
-    ],
-)
-def test_an_engine_elsewhere_is_refused(
-    launcher: Launcher, words: str, variables: dict[str, str], origin: str
-) -> None:
-    """What podman would have a service do gets no lease of this machine's GPUs."""
-    launcher.environment |= variables
-    done = launcher.run(*DGX, "podman", *words.split())
-    hint = "run 'gpulaunch podman' on the machine of the containers, without it"
-    want = (2, "", complaint(f"{origin}: {REMOTE}", hint))
-    assert (done.returncode, done.stdout, done.stderr) == want
-
-
-def test_sharing_is_refused(launcher: Launcher) -> None:
-    """--share is refused in one line."""
-    done = launcher.run(*DGX, "--share=1/2", "podman", "run", "bb:1")
-    refused = "podman's containers do not share GPUs yet"
-    want = (2, complaint(refused, "launch it without --share"))
-    assert (done.returncode, done.stderr) == want
-
-
-def test_containers_without_names_are_refused(launcher: Launcher) -> None:
-    """Podman start and restart have to name their containers."""
-    for words in ("start --latest", "restart --all", "start -lai"):
-        done = launcher.run(*DGX, "podman", *words.split())
-        said = "which containers that starts, gpulaunch does not know\n"
-        assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), words
-
-
-@pytest.mark.parametrize(
-    ("status", "made_by", "policy", "exit_status", "holds"),
-    [
-        ("configured", "create", "", 0, True),
-        ("created", "create", "", 0, True),
-        pytest.param("created", "run", "", 0, False, id="run has failed"),
-        ("stopping", "run", "", 0, True),
-        ("stopped", "run", "", 0, False),
-        ("exited", "run", "", 1, False),
-        ("exited", "run", "always", 0, True),
-        ("exited", "run", "on-failure", 0, False),
-        ("removing", "run", "always", 0, False),
-        pytest.param("unknown", "run", "", 0, True, id="a state of tomorrow"),
-    ],
+    ("status", "made_by", "policy", "exit_status", "holds"), CASES["states_that_hold"]
 )
 def test_which_states_hold_gpus(
     status: str, made_by: str, policy: str, exit_status: int, holds: bool
 ) -> None:
     """Podman's states and policies say whether a container holds its GPUs."""
+    state = {"Status": status, "Pid": 5, "ConmonPid": 4, "ExitCode": exit_status}
+    made_with = {"Labels": None, "CreateCommand": ["podman", made_by, "--gpus", "2", "bb:1"]}
     found = parse_inspected(
         {
             "Id": "c" * 64,
@@ -163,17 +79,8 @@ def test_which_states_hold_gpus(
             "Image": "i" * 64,
             "RestartCount": 0,
             "HostConfig": {"RestartPolicy": {"Name": policy, "MaximumRetryCount": 0}},
-            "Config": {
-                "Labels": None,
-                "CreateCommand": ["podman", made_by, "--gpus", "2", "bb:1"],
-            },
-            "State": {
-                "Status": status,
-                "Pid": 5,
-                "ConmonPid": 4,
-                "ExitCode": exit_status,
-                "FinishedAt": "x",
-            },
+            "Config": made_with,
+            "State": {**state, "FinishedAt": "x"},
         }
     )
     assert (found.container.holds, found.pids) == (holds, {4, 5})

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, until
+from conftest import Launcher, until
 from engine import IMAGE, Engine, link_compose
-from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint
+from test_docker import TOLD_BY_NVML, Host, complaint
 
 pytest_plugins = ("fake_nvml",)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "compose.yaml"
 SLEEP = ["sleep", "1000"]
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def reserved(**request: object) -> dict[str, object]:
@@ -107,14 +108,11 @@ class Project:
         return {lease["name"]: lease["gpus"] for lease in self.host.leases()}
 
 
-@pytest.fixture(params=["NVML"])
-def host(request: pytest.FixtureRequest, launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """Yield a DGX-1 with docker compose, by default one that NVML tells of; it ends up free."""
-    if request.param == "NVML":
-        request.getfixturevalue("dgx1_v100")
-        host = Host(launcher, docker, TOLD_BY_NVML, ())
-    else:
-        host = Host(launcher, docker, DESCRIBED, DGX)
+@pytest.fixture
+def host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]:  # noqa: ARG001
+    """Yield a DGX-1 that NVML tells of, with docker compose; it ends up free."""
+    host = Host(launcher, docker, TOLD_BY_NVML, ())
+    host.environment["GPULAUNCH_GRACE"] = "0.1s"
     link_compose(Path(host.environment["DOCKER_CONFIG"]))
     if host.plain("compose", "version").returncode:
         pytest.skip("not installed: docker compose")
@@ -129,7 +127,6 @@ def project(host: Host, tmp_path: Path) -> Project:
     return Project(host, tmp_path / "mixed", MIXED)
 
 
-@pytest.mark.parametrize("host", ["NVML", "described"], indirect=True)
 def test_each_service_gets_a_lease(project: Project) -> None:
     """Services with GPUs get as many as they ask for, and see those of their leases alone."""
     project.up()
@@ -156,68 +153,13 @@ def test_example(host: Host, tmp_path: Path) -> None:
     assert project.gpus("serve") == sorted(leased["ours/serve"])
 
 
-@pytest.mark.parametrize("launched", [True, False], ids=["with gpulaunch", "without"])
-def test_down_frees_all(project: Project, *, launched: bool) -> None:
-    """Docker compose down frees every lease, with and without gpulaunch, also of an up in CI."""
-    if launched:
-        project.host.environment["CI"] = "true"
+def test_down_frees_all(project: Project) -> None:
+    """Docker compose down with gpulaunch frees every lease, also of an up in CI."""
+    project.host.environment["CI"] = "true"
     project.up()
     assert set(project.leased()) == {"mixed/one", "mixed/two"}
-    done = project.run("down") if launched else project.plain("down")
-    assert done.returncode == 0, done.stderr
+    assert project.run("down").returncode == 0
     project.host.await_free()
-
-
-def test_everything_else_stays(project: Project) -> None:
-    """What gpulaunch's containers are made with differs from plain compose's in GPUs alone."""
-    directory = project.directory
-    (directory / "context").mkdir()
-    (directory / "one.env").write_text("FROM_FILE=$$x\n")
-    (directory / "secret").write_text("s")
-    rich = service(
-        **reserved(count=1),
-        env_file="one.env",
-        environment=["DOLLAR=a$$b", "ALL_OF=${HOME}", "CUDA_VISIBLE_DEVICES", "EMPTY="],
-        command=["sh", "-c", "echo $$HOME; sleep 1000"],
-        volumes=["./context:/context:ro", "named:/named"],
-        secrets=["secret"],
-        labels={"my.label": "${USER-nobody} $$"},
-        devices=["/dev/null:/dev/mine"],
-        depends_on=["db"],
-        healthcheck={"test": ["CMD", "true"]},
-        tmpfs="/run",
-    )
-    document = {
-        "services": {**MIXED, "one": rich},
-        "volumes": {"named": {}},
-        "secrets": {"secret": {"file": "./secret"}},
-    }
-    (directory / "compose.yaml").write_text(json.dumps(document))
-    assert project.plain("create").returncode == 0
-    before = {name: project.inspect(name) for name in MIXED}
-    assert project.plain("down").returncode == 0
-    done = project.run("create")
-    assert done.returncode == 0, done.stderr
-    for name in MIXED:
-        assert without_gpus(project.inspect(name)) == without_gpus(before[name]), name
-
-
-def without_gpus(container: dict) -> dict:
-    """Return what a container is made with, without its GPUs and what compose computes of them."""
-    config, host = container["Config"], container["HostConfig"]
-    own = ("io.gpulaunch.", "com.docker.compose.config-hash", "com.docker.compose.project.config")
-    labels = {key: text for key, text in config["Labels"].items() if not key.startswith(own)}
-    ours = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
-    variables = sorted(text for text in config["Env"] if not text.startswith(ours))
-    return {
-        "Config": {**config, "Labels": labels, "Env": variables, "Hostname": None},
-        "HostConfig": {
-            **host,
-            "DeviceRequests": None,
-            "Mounts": sorted(map(str, host.get("Mounts", []))),
-        },
-        "Mounts": sorted(mount["Destination"] for mount in container["Mounts"]),
-    }
 
 
 def test_services_without_gpus_keep_their_containers(project: Project) -> None:
@@ -243,27 +185,39 @@ def test_services_without_gpus_keep_their_containers(project: Project) -> None:
     assert project.inspect("db")["Id"] == made
 
 
-def test_up_again_replaces_what_has_ended(project: Project) -> None:
-    """A second up gives new GPUs to a service that has ended, and leaves the others alone."""
+def test_up_again(project: Project) -> None:
+    """A second up leaves alone what runs, gives new GPUs to what has ended, and keeps leases.
+
+    A service that is made anew keeps its lease if it asks for as many GPUs as before.
+    """
     project.up()
     leased, ids = project.leased(), {name: project.inspect(name)["Id"] for name in MIXED}
     project.up()
     assert project.leased() == leased
     assert {name: project.inspect(name)["Id"] for name in MIXED} == ids
-    two = ids["two"]
     project.host.do("kill", project.container("one"))
     until(lambda: list(project.leased()) == ["mixed/two"])
     project.up()
     assert project.gpus("one") == project.leased()["mixed/one"]
-    assert project.inspect("two")["Id"] == two
+    assert project.inspect("two")["Id"] == ids["two"]
+    leased = project.leased()
+    project.write({**MIXED, "two": service(**reserved(count=2), environment=["NEW=1"])})
+    project.up()
+    assert project.inspect("two")["Id"] != ids["two"]
+    until(lambda: project.inspect("two")["State"]["Running"])
+    assert project.leased() == leased
+    assert project.gpus("two") == sorted(leased["mixed/two"])
+    project.write({**MIXED, "one": service(**reserved(count=3))})
+    project.up()  # more GPUs need another lease
+    until(lambda: len(project.host.leases()) == 2)
+    assert len(project.gpus("one")) == 3
 
 
 def test_run_gets_a_lease_for_as_long_as_it_runs(project: Project) -> None:
     """Docker compose run gets a lease of its own, which has ended when the command returns."""
-    for _ in range(2):
-        done = project.run("run", "--rm", "two", "sh", "-c", "ls /dev | grep -c nvidia")
-        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
-        assert project.leased() == {}
+    done = project.run("run", "--rm", "two", "sh", "-c", "ls /dev | grep -c nvidia")
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert project.leased() == {}
 
 
 def test_too_few_free_gpus_start_nothing(project: Project) -> None:
@@ -289,36 +243,22 @@ def test_two_projects_that_wait_both_finish(host: Host, tmp_path: Path) -> None:
         assert launch.returncode == 0, told
 
 
-def test_an_interrupt_ends_the_foreground(project: Project) -> None:
-    """INT to a foreground up stops the containers and frees all."""
+def test_in_the_foreground(host: Host, tmp_path: Path) -> None:
+    """A service that ends beside an attached up frees its lease; INT stops the others.
+
+    Up again at once waits for the leases that are about to end.
+    """
+    services = {"one": service(**reserved(count=1)), "rest": service(**reserved(count=7))}
+    project = Project(host, tmp_path / "whole", services)
     with project.started("up") as launch:
-        until(lambda: "running" in project.states().get("two", ""))
-        until(lambda: "running" in project.states().get("one", ""))
+        until(lambda: project.states() == {"one": "running", "rest": "running"})
+        host.do("kill", project.container("one"))
+        until(lambda: list(project.leased()) == ["whole/rest"])
         launch.send_signal(signal.SIGINT)
         launch.communicate()
     assert set(project.states().values()) == {"exited"}
-    project.host.await_free()
-
-
-def test_up_at_once_after_an_interrupt_finds_the_same_gpus_free(host: Host, tmp_path: Path) -> None:
-    """Up again right after an interrupt waits for the leases that are about to end."""
-    project = Project(host, tmp_path / "whole", {"all": service(**reserved(count="all"))})
-    with project.started("up") as launch:
-        until(lambda: project.states().get("all") == "running")
-        launch.send_signal(signal.SIGINT)
-        launch.communicate()
     project.up()
-    assert project.gpus("all") == list(range(8))
-
-
-def test_a_service_that_ends_frees_its_lease_beside_the_foreground(project: Project) -> None:
-    """While up is attached to others, a service that ends frees its lease."""
-    with project.started("up") as launch:
-        until(lambda: project.states().get("one") == "running")
-        project.host.do("kill", project.container("one"))
-        until(lambda: list(project.leased()) == ["mixed/two"])
-        launch.send_signal(signal.SIGINT)
-        launch.communicate()
+    assert sorted(project.gpus("one") + project.gpus("rest")) == list(range(8))
 
 
 def test_a_killed_launcher_leaves_no_lease_without_container(project: Project) -> None:
@@ -342,45 +282,32 @@ def test_a_wrong_file_is_composes_to_tell(project: Project) -> None:
         assert (launched.returncode, launched.stderr) == (bare.returncode, bare.stderr)
 
 
-def test_a_changed_service_keeps_its_lease(project: Project) -> None:
-    """A service whose container is made anew, though its GPUs stay the same, keeps its lease."""
+def test_what_a_service_may_say(host: Host, tmp_path: Path) -> None:
+    """A service's request means the same as in docker run."""
+    asks: dict[str, tuple[dict[str, object], list[int]]] = {
+        "ids": (reserved(device_ids=["3", "GPU-v100-5"]), [3, 5]),
+        "cdi": (reserved(driver="cdi", device_ids=["nvidia.com/gpu=6"]), [6]),
+        "variable": ({"runtime": "nvidia", "environment": [f"{VISIBLE}=2"]}, [2]),
+        "none": ({"runtime": "nvidia", "environment": [f"{VISIBLE}=none"]}, []),
+    }
+    project = Project(host, tmp_path / "asks", {name: service(**asks[name][0]) for name in asks})
     project.up()
-    leased, before = project.leased(), project.inspect("two")["Id"]
-    project.write({**MIXED, "two": service(**reserved(count=2), environment=["NEW=1"])})
-    project.up()
-    assert project.inspect("two")["Id"] != before
-    until(lambda: project.inspect("two")["State"]["Running"])
-    assert project.leased() == leased
-    assert project.gpus("two") == sorted(leased["mixed/two"])
-    project.write({**MIXED, "one": service(**reserved(count=3))})
-    project.up()  # more GPUs need another lease
-    until(lambda: len(project.host.leases()) == 2)
-    assert len(project.gpus("one")) == 3
+    want = {name: gpus for name, (_, gpus) in asks.items()}
+    assert {name: project.gpus(name) for name in asks} == want
+    assert project.leased() == {f"asks/{name}": gpus for name, gpus in want.items() if gpus}
 
 
 @pytest.mark.parametrize(
-    ("request_of", "options", "gpus"),
-    [
-        (reserved(device_ids=["3", "GPU-v100-5"]), (), [3, 5]),
-        (reserved(driver="cdi", device_ids=["nvidia.com/gpu=6"]), (), [6]),
-        ({"runtime": "nvidia", "environment": ["NVIDIA_VISIBLE_DEVICES=2"]}, (), [2]),
-        (reserved(count="all"), ("--only", "4,5", "-n", "2"), [4, 5]),
-        ({"environment": ["NVIDIA_VISIBLE_DEVICES=none"], "runtime": "nvidia"}, (), []),
-    ],
+    "request_of",
+    [reserved(count="all"), {"gpus": "all"}, {"devices": ["nvidia.com/gpu=all"]}],
+    ids=str,
 )
-def test_what_a_service_may_say(
-    host: Host,
-    tmp_path: Path,
-    request_of: dict[str, object],
-    options: tuple[str, ...],
-    gpus: list[int],
-) -> None:
-    """A service's request means the same as in docker run."""
-    project = Project(host, tmp_path / "asks", {"one": service(**request_of)})
-    done = project.run("up", "-d", options=options)
+def test_all_may_be_fewer(host: Host, tmp_path: Path, request_of: dict[str, object]) -> None:
+    """However a service asks for all GPUs, it sees those alone that options leave of them."""
+    project = Project(host, tmp_path / "all", {"one": service(**request_of)})
+    done = project.run("up", "-d", options=("--only", "4,5", "-n", "2"))
     assert done.returncode == 0, done.stderr
-    assert [lease["gpus"] for lease in host.leases()] == ([gpus] if gpus else [])
-    assert project.gpus("one") == gpus
+    assert (project.leased(), project.gpus("one")) == ({"all/one": [4, 5]}, [4, 5])
 
 
 @pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
@@ -393,7 +320,7 @@ def test_ways_in(project: Project, way: str) -> None:
     (lease,) = project.host.leases()
     uuids = [project.host.uuids[gpu] for gpu in lease["gpus"]]
     requests = [(one["Driver"], one["DeviceIDs"]) for one in host["DeviceRequests"] or ()]
-    visible = [text for text in config["Env"] if text.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    visible = [text for text in config["Env"] if text.startswith(f"{VISIBLE}=")]
     want = {
         "cdi": ([("cdi", [f"nvidia.com/gpu={uuid}" for uuid in uuids])], "void", "runc"),
         "gpus": ([("nvidia", uuids)], "void", "runc"),
@@ -401,7 +328,7 @@ def test_ways_in(project: Project, way: str) -> None:
     }
     requested, value, runtime = want[way]
     assert (requests, host["Runtime"]) == (requested, runtime)
-    assert visible == ([] if way == "gpus" else [f"NVIDIA_VISIBLE_DEVICES={value}"])
+    assert visible == ([] if way == "gpus" else [f"{VISIBLE}={value}"])
 
 
 @pytest.mark.parametrize(
@@ -410,6 +337,7 @@ def test_ways_in(project: Project, way: str) -> None:
         (MIXED, ("--share", "docker", "compose", "up"), "--share"),
         (MIXED, ("docker", "-H", "tcp://192.0.2.1:2375", "compose", "up"), "tcp://192.0.2.1:2375"),
         (MIXED, ("docker", "compose", "start"), "docker compose start: one, two"),
+        (MIXED, ("docker", "compose", "scale", "one=2"), "'docker compose scale' is not built yet"),
         (MIXED, ("-n", "2", "docker", "compose", "up"), "no service asks for all"),
         (MIXED, ("docker", "compose", "up", "--scale", "one=2"), "its 2 containers"),
         ({"a": MIXED["one"], "b": service(**reserved())}, ("docker", "compose", "up"), "service b"),
@@ -463,7 +391,7 @@ def test_profiles_and_dependencies(host: Host, tmp_path: Path) -> None:
 
 def test_a_time_limit_ends_the_containers(project: Project) -> None:
     """A time limit stops the containers, also after up -d, and frees their GPUs."""
-    done = project.run("up", "-d", options=("--time-limit", "3s"))
+    done = project.run("up", "-d", options=("--time-limit", "6s"))
     assert done.returncode == 0, done.stderr
     project.host.await_free()
     assert project.states() == {"one": "exited", "two": "exited", "db": "running"}

@@ -4,7 +4,6 @@ Where an engine is real, it is the tests' own. Where it lies, it is a thread wit
 docker's client is a script, so that only what gpulaunch makes of the lies is seen.
 """
 
-import fcntl
 import functools
 import json
 import os
@@ -13,7 +12,6 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -22,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from conftest import DGX, Launcher, held, holders, some_of, until, wait_for_end
@@ -33,13 +30,13 @@ from test_docker_faults import (
     FOREVER,
     FREE,
     RUN,
-    Apart,
     Containers,
     kill_watcher,
     marked,
     watcher_of,
 )
 
+from gpulaunch.containers.standings import START_FOLLOWS_S
 from gpulaunch.machine.find import find_machine
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import as_list
@@ -50,9 +47,9 @@ LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
 FORGED_ID = "ffffffffffff"
 SECRET = "hunter2"
-TAKE_ALL = (*DGX, "-n", "all", "--", "true")
-WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 START = (*DGX, "-q", "docker", "start", "job")
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to forge others' records")
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def forge(
     *,
     lease_id: str = FORGED_ID,
     user_id: int | None = None,
-    container: str | None = None,
+    **fields: str,
 ) -> Path:
     """Write a lease's record that no process holds, as any user can; return its path."""
     document = {
@@ -94,11 +91,10 @@ def forge(
         "started_at": "2026-01-01T00:00:00Z",
         "boot_id": boot_id(),
         "engine": engine,
+        **fields,
     }
     path = launcher.state / f"gpulaunch.lease.{lease_id}"
-    path.write_text(
-        json.dumps(document | ({"container": container} if container is not None else {}))
-    )
+    path.write_text(json.dumps(document))
     if user_id is not None:
         os.chown(path, user_id, user_id)
     return path
@@ -117,14 +113,13 @@ def make(launcher: Containers, *options: str) -> None:
 # ------------------------------------------------------------------------------------------- labels
 
 
-@pytest.mark.parametrize("label", ["a/../../outside", "\x1b[2J", "x" * 300])
-def test_label_names_no_file(launcher: Containers, label: str) -> None:
+def test_label_names_no_file(launcher: Containers) -> None:
     """Whatever a container's label says, docker start makes an ordinary lease and no other file."""
     (launcher.state / "gpulaunch.lease.a").mkdir()
     launcher.environment["GPULAUNCH_HISTORY"] = "false"
     before = set(launcher.state.parent.iterdir())
     gpus = f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}"
-    make(launcher, "--label", f"{LEASE_LABEL}={label}", "--label", gpus)
+    make(launcher, "--label", f"{LEASE_LABEL}=a/../../outside", "--label", gpus)
     done = launcher.run(*START)
     assert (done.returncode, done.stderr, launcher.container()) == (0, "", "running")
     lease = launcher.lease()
@@ -138,40 +133,24 @@ def test_label_names_no_file(launcher: Containers, label: str) -> None:
 # ------------------------------------------------------------------------------------- docker start
 
 
-def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
+def test_start_after_stop(launcher: Containers) -> None:
     """However soon after docker stop a container starts again, it has a lease while it runs."""
-    wrong: dict[float, str] = {}
-
-    def play(delay_s: float) -> None:
-        name = f"job-{delay_s * 1000:g}"
-        (tmp_path / name).mkdir()
-        launcher = Apart(tmp_path / name, docker)
-        try:
-            done = launcher.run(
-                *DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name", name, *FOREVER
-            )
-            assert done.returncode == 0, done.stderr
-            first = launcher.lease()
-            docker.docker("stop", name)
-            time.sleep(delay_s)
-            done = launcher.run(*DGX, "docker", "start", name)
-            assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
-            for _ in range(3):  # up to where a watcher that had not noticed would let go
-                lease = launcher.lease()
-                assert (lease["uuids"], lease["container_state"]) == (first["uuids"], "running")
-                assert launcher.can_take_all() == (75, BUSY)
-                time.sleep(0.7)
-            docker.docker("rm", "--force", name)
-            launcher.await_free()
-            until(lambda: not marked(launcher))
-        except (AssertionError, ValueError) as problem:
-            wrong[delay_s] = str(problem)
-
-    delays_s = (0, 1.8, 1.9, 2.0)
-    with ThreadPoolExecutor(len(delays_s)) as pool:
-        list(pool.map(play, delays_s))
-    docker.remove_all()
-    assert wrong == {}
+    run = (*DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name")
+    begins = {"at-once": ("start", 0), "late": ("restart", START_FOLLOWS_S - 0.1)}
+    for name in begins:
+        assert launcher.run(*run, name, *FOREVER).returncode == 0
+    first = {lease["container_name"]: lease["uuids"] for lease in launcher.leases()}
+    launcher.engine.docker("stop", *begins)
+    for name, (word, delay_s) in begins.items():
+        time.sleep(delay_s)  # the later one meets a watcher that is about to let go
+        done = launcher.run(*DGX, "docker", word, name)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
+    time.sleep(START_FOLLOWS_S)  # a watcher that had not noticed would let go by now
+    leases = launcher.leases()
+    assert {lease["container_state"] for lease in leases} == {"running"}
+    assert {lease["container_name"]: lease["uuids"] for lease in leases} == first
+    launcher.engine.docker("rm", "--force", *begins)
+    launcher.await_free()
 
 
 def test_two_starts_at_once(launcher: Containers) -> None:
@@ -188,17 +167,14 @@ def test_two_starts_at_once(launcher: Containers) -> None:
     launcher.await_free()
 
 
-@pytest.mark.parametrize("whose", ["of nobody", "the real one"])
-def test_start_in_spite_of_a_forged_lease(launcher: Containers, whose: str) -> None:
+def test_start_in_spite_of_a_forged_lease(launcher: Containers) -> None:
     """Another user's forged record under the id on a container's label is no lease for it."""
     lease = launcher.detach()
     launcher.engine.docker("kill", "job")
     launcher.await_free()
-    real = whose == "the real one"
     launcher.engine.docker("run", "-d", "--name", "keeper", "--init", *FOREVER)
-    keeper = "keeper" if real else None
-    at = engine_id(launcher) if real else "of-nobody"
-    record = forge(launcher, at, (), lease_id=lease["id"], user_id=12345, container=keeper)
+    at = engine_id(launcher)
+    record = forge(launcher, at, (), lease_id=lease["id"], user_id=12345, container="keeper")
     done = launcher.run(*START)
     assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
     record.unlink(missing_ok=True)  # as its owner may at any time
@@ -248,32 +224,6 @@ def status_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
-    """Doctor names a container that docker alone has started again, until it has a lease."""
-
-    def named() -> list[str]:
-        done = launcher.run("doctor", *DGX, "--json")
-        assert done.stderr == ""
-        found = json.loads(done.stdout)["findings"]
-        assert done.returncode == (
-            1 if any(finding["state"] == "problem" for finding in found) else 0
-        )
-        return [finding["text"] for finding in found if finding["subject"] == "containers"]
-
-    launcher.detach()
-    assert named() == []
-    launcher.engine.docker("kill", "job")
-    launcher.await_free()
-    assert named() == []
-    launcher.engine.docker("start", "job")
-    (text,) = named()
-    assert re.fullmatch("container job has .* no lease", text)
-    assert "gpulaunch docker start" in launcher.run("doctor", *DGX).stdout
-    launcher.engine.docker("kill", "job")
-    assert launcher.run(*START).returncode == 0
-    assert named() == []
-
-
 # ------------------------------------------------------------------------------------ docker commit
 
 
@@ -295,37 +245,20 @@ def test_committed_image(launcher: Containers) -> None:
     assert (done.returncode, launcher.records(), engine.state("made")) == (0, [], "running")
 
 
-def test_committed_image_launched(launcher: Containers) -> None:
-    """A container of a committed image that gpulaunch runs has a lease of its own while it runs."""
-    first = launcher.detach()
-    launcher.engine.docker("commit", "job", "committed:1")
-    run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "copy", "--init")
-    assert launcher.run(*run, "committed:1", "sleep", "1000").returncode == 0
-    names = {lease["container_name"]: lease for lease in launcher.leases()}
-    assert set(names) == {"job", "copy"}
-    assert not set(names["job"]["uuids"]) & set(names["copy"]["uuids"])
-    launcher.engine.docker("kill", "job")
-    until(lambda: len(launcher.records()) == 1)
-    assert launcher.lease()["id"] != first["id"]
-    launcher.engine.docker("kill", "copy")
-    launcher.await_free()
-    assert launcher.run(*DGX, "-q", "docker", "start", "copy").returncode == 0
-    assert launcher.lease()["uuids"] == names["copy"]["uuids"]
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_lease_ends_before_a_committed_copy(launcher: Containers, watched: bool) -> None:
+def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
     """A container of a committed image does not keep the first one's lease, watched or not."""
-    launcher.detach()
     engine = launcher.engine
-    engine.docker("commit", "job", "committed:1")
-    engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
-    if not watched:
-        kill_watcher(launcher)
-    engine.docker("rm", "--force", "job")
-    if watched:
-        launcher.await_free()
-    assert (launcher.can_take_all(), engine.state("copy")) == (FREE, "running")
+    for watched in (True, False):
+        launcher.detach()
+        engine.docker("commit", "job", "committed:1")
+        engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+        if not watched:
+            kill_watcher(launcher)
+        engine.docker("rm", "--force", "job")
+        if watched:
+            launcher.await_free()
+        assert (launcher.can_take_all(), engine.state("copy")) == (FREE, "running")
+        engine.docker("rm", "--force", "copy")
 
 
 # ------------------------------------------------------------------------------- secrets, and files
@@ -379,46 +312,24 @@ def test_relative_socket(launcher: Containers) -> None:
     launcher.await_free()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(
-            ("run", image)
-            for image in ("", "../containers/x", "%2e%2e/x", "x?y=z", b"\xff", "a\nb")
-        ),
-        *(("start", name) for name in ("", "../x", "..", "x?y", b"\xff", "a\nb")),
-        ("restart", "../x"),
-        ("run", "--name", "../x", IMAGE, "true"),
-    ],
-    ids=repr,
+NO_NAMES = (
+    *(("run", image) for image in ("", "../containers/x", "%2e%2e/x", "x?y=z", "\udcff", "a\nb")),
+    *(("start", name) for name in ("", "../x", "\udcff")),
+    ("restart", "../x"),
+    ("run", "--name", "../x", IMAGE, "true"),
 )
-def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...]) -> None:
+
+
+def test_names_that_are_none(launcher: Containers) -> None:
     """What cannot be a name is docker's error, or one line of gpulaunch's own with 125."""
-    bare = subprocess.run(
-        ["docker", *words], env=launcher.environment, capture_output=True, check=False
-    )
-    done = launcher.run(*DGX, "-q", "docker", *words)
-    if done.stderr.startswith("gpulaunch: "):
-        assert (done.returncode, complaint(done) != "") == (125, True)
-    else:
-        assert (done.returncode, done.stderr) == (
-            bare.returncode,
-            bare.stderr.decode(errors="surrogateescape"),
-        )
+    for words in NO_NAMES:
+        done = launcher.run(*DGX, "-q", "docker", *words)
+        if done.stderr.startswith("gpulaunch: "):
+            assert (done.returncode, complaint(done) != "") == (125, True), words
+        else:
+            bare = launcher.engine.docker(*words, errors="surrogateescape")
+            assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr), words
     assert launcher.records() == []
-
-
-def test_socket_with_a_long_path(launcher: Containers) -> None:
-    """A path too long for a socket is one line, not a traceback, and only docker fails."""
-    launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
-    forge(launcher, "of-nobody")
-    for words in (("run", IMAGE), ("start", "x")):
-        done = launcher.run(*DGX, "docker", *words)
-        assert done.returncode == 125
-        assert complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long")
-    for words in (("doctor",), ("status",)):
-        assert "Traceback" not in launcher.run(*words, *DGX).stderr
-    assert launcher.run(*DGX, "--", "true").returncode == 0
 
 
 # -------------------------------------------------------------------------------- nested, and quiet
@@ -427,9 +338,10 @@ def test_socket_with_a_long_path(launcher: Containers) -> None:
 def test_container_of_a_nested_launch(launcher: Containers) -> None:
     """A container that a job has started keeps lease and watcher after the job, until it ends."""
     inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
-    done = launcher.run(*DGX, "-q", "-n", "2", "--", "sh", "-c", inner)
+    outer = ("-q", "-n", "2", "--only", "4,5")
+    done = launcher.run(*DGX, *outer, "--", "sh", "-c", inner)
     assert done.returncode == 0, done.stderr
-    assert len(launcher.lease()["gpus"]) == 1
+    assert launcher.lease()["gpus"] == [4]
     os.kill(watcher_of(launcher), 0)
     assert launcher.can_take_all()[0] == 75
     assert launcher.run(*DGX, "-n", "7", "--", "true").returncode == 0
@@ -437,50 +349,11 @@ def test_container_of_a_nested_launch(launcher: Containers) -> None:
     launcher.await_free()
 
 
-def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
-    """What happens all the time in a container, such as healthchecks, does not wake its watcher."""
-    launcher.detach("--health-cmd", "true", "--health-interval", "20ms")
-    watcher = watcher_of(launcher)
-    until(lambda: launcher.engine.inspect("job")["State"]["Health"]["Status"] == "healthy")
-    before, began = wakes(watcher), checks(launcher)
-    until(lambda: checks(launcher) != began)
-    time.sleep(1)
-    assert wakes(watcher) - before <= 3  # one look for a start that fails may fall into it
-
-
-def wakes(pid: int) -> int:
-    return int(
-        re.search(
-            r"^voluntary_ctxt_switches:\s*(\d+)",
-            Path(f"/proc/{pid}/status").read_text(),
-            re.MULTILINE,
-        )[1]
-    )
-
-
-def checks(launcher: Containers) -> list[dict]:
-    return launcher.engine.inspect("job")["State"]["Health"]["Log"]
-
-
-def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
-    """A lease of an unknown engine cannot be freed: one line says what to do, and that works."""
-    path = forge(launcher, "of-nobody", (0, 1))
-    done = launcher.run("free", FORGED_ID)
-    assert (done.returncode, complaint(done)) == (
-        125,
-        f"lease {FORGED_ID}: its Docker Engine does not run here",
-    )
-    assert re.search("rm |remove", done.stderr.splitlines()[1])
-    assert launcher.can_take_all() == (75, BUSY)
-    path.unlink()
-    assert launcher.can_take_all() == FREE
-
-
 def test_record_names_a_container(launcher: Containers) -> None:
     """A forged record that names a real container stops no launch, and ends no other's process."""
     make(launcher)
     engine = engine_id(launcher)
-    for container in ("\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"):
+    for container in ("\ud800", "../x", "x" * 5000, "\x1b[2J", "job"):
         forge(launcher, engine, user_id=12345, container=container)
         for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
             done = launcher.run(*words)
@@ -502,6 +375,7 @@ CONTAINER = {
     "Config": {"Labels": {LEASE_LABEL: FORGED_ID, GPUS_LABEL: UUIDS[0]}},
 }
 Talk = Callable[[socket.socket, threading.Event], None]
+"""How an engine answers on a connection, given what is set once it is closed."""
 
 
 class Liar:
@@ -573,32 +447,23 @@ def endless(connection: socket.socket, closed: threading.Event, head: bytes = b"
         connection.sendall(b"x" * 65536)
 
 
-def lies(late_s: float = 0, **answers: object) -> Talk:
+def lies(**answers: object) -> Talk:
     """Return an engine with its own info, image, list and container; None makes one missing."""
+    honest = {"info": INFO, "list": [{"Id": CONTAINER["Id"]}], "container": CONTAINER}
+    kinds = {
+        "/info": "info",
+        "/images/": "image",
+        "/containers/json": "list",
+        "/containers/": "container",
+    }
 
-    def talk(connection: socket.socket, closed: threading.Event) -> None:
+    def talk(connection: socket.socket, _: threading.Event) -> None:
         path = asked(connection)
-        honest = {
-            "other": None,
-            "info": INFO,
-            "image": None,
-            "list": [{"Id": CONTAINER["Id"]}],
-            "container": CONTAINER,
-        }
-        kinds = {
-            "/info": "info",
-            "/images/": "image",
-            "/containers/json": "list",
-            "/containers/": "container",
-        }
-        answer = {**honest, **answers}[
-            next((kind for start, kind in kinds.items() if path.startswith(start)), "other")
-        ]
-        closed.wait(late_s)
+        kind = next((kind for start, kind in kinds.items() if path.startswith(start)), "other")
+        answer = {**honest, **answers}.get(kind)
         answer = answer(path) if callable(answer) else answer
-        connection.sendall(
-            b"HTTP/1.0 404 No\r\n\r\n{}" if answer is None else OK + json.dumps(answer).encode()
-        )
+        found = OK + json.dumps(answer).encode()
+        connection.sendall(found if answer is not None else b"HTTP/1.0 404 No\r\n\r\n{}")
 
     return talk
 
@@ -611,71 +476,39 @@ def labels(found: object) -> dict:
     return {"Config": {"Labels": found}}
 
 
-def status_line(line: str, body: str = "{}") -> Talk:
-    return says(f"{line}\r\nLocation: /elsewhere\r\n\r\n{body}".encode())
-
-
-SLOW = {
-    "nothing": silent,
-    "a byte every second": slow_bytes,
-    "a long list slowly": lies(1.2, list=[{"Id": f"{number:064x}"} for number in range(20)]),
-    "everything slowly": lies(1.8),
-}
+SLOW = {"nothing": silent, "a byte every second": slow_bytes}
 NO_ENGINE = {
     "bytes without end": endless,
     "a body without end": functools.partial(endless, head=OK),
-    "a list": says(b"[]"),
     "half a status line": says(b"HTTP/1.0 "),
     "no body": says(OK),
-    "an empty document": says(OK + b"{}"),
     "a deep list": says(OK + b"[" * 100_000),
     "half a document": says(OK + b'{"ID": "fa'),
-    "a document of wrong types": says(
-        OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'
-    ),
-    "a failure": status_line("HTTP/1.0 500 Failure", '{"message": "it is \\u001b[2J broken"}'),
-    "a failure without a reason": status_line("HTTP/1.0 500 Failure", "[" * 100_000),
-    "elsewhere": status_line("HTTP/1.0 301 Moved"),
-    "no status at all": status_line("HTTP/1.0 ²00 OK"),
-    "podman": says(
-        b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n" + json.dumps(INFO).encode()
-    ),
+    "wrong types": says(OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'),
+    "a failure": says(b'HTTP/1.0 500 Failure\r\n\r\n{"message": "it is \\u001b[2J broken"}'),
+    "elsewhere": says(b"HTTP/1.0 301 Moved\r\nLocation: /elsewhere\r\n\r\n{}"),
+    "podman": says(b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n{}"),
     "goodbye": lambda _, __: None,
-    "no id": lies(info=INFO | {"ID": None}),
     "an id that is a list": lies(info=INFO | {"ID": ["x"]}),
 }
 ODD = {
-    "an empty id": lies(info=INFO | {"ID": ""}),
     "devices that are numbers": lies(info=INFO | {"DiscoveredDevices": [{"ID": 5}]}),
-    "directories that are descriptors": lies(info=INFO | {"CDISpecDirs": [0]}),
-    "a directory that is no path": lies(info=INFO | {"CDISpecDirs": ["\0", "\ud800"]}),
-    "an image's profile that is no text": lies(image=labels({"io.gpulaunch.profile": "\ud800"})),
+    "a directory that is no path": lies(info=INFO | {"CDISpecDirs": [0, "\0", "\ud800"]}),
     "an image's labels that are a list": lies(image=labels([5])),
+    "an id that moves the cursor": lies(info=INFO | {"ID": "\x1b[2J\ud800"}),
 }
 CONTAINERS = {
     "container ids that are numbers": lies(list=[{"Id": 5}]),
-    "container ids that are no text": lies(list=[{"Id": "\ud800"}]),
     "containers that it does not know": lies(list=None),
     "a container of nothing": lies(container={}),
-    "an image's id that is a number": lies(container=container(Image=5)),
-    "a name that is a number": lies(container=container(Name=5)),
     "a state that is a list": lies(container=container(State={"Status": []})),
     "labels that are numbers": lies(container=container(**labels({LEASE_LABEL: 5, GPUS_LABEL: 5}))),
-    "a lease that is a list": lies(
-        container=container(**labels({LEASE_LABEL: ["x"], GPUS_LABEL: UUIDS[0]}))
-    ),
     "a policy that is a table": lies(
         container=container(HostConfig={"RestartPolicy": {"Name": {}}})
     ),
     "names that move the cursor": lies(
-        container=container(Name="/\x1b]0;evil\x07\x1b[2J", State={"Status": "paused"})
+        container=container(Name="/\x1b]0;evil\x07\x1b[2J", State={"Status": "paused\x1b[2J"})
     ),
-    "a stray name that moves the cursor": lies(
-        container=container(
-            Name="/\x1b[2J\x07", **labels({LEASE_LABEL: "e" * 12, GPUS_LABEL: UUIDS[0]})
-        )
-    ),
-    "a state that moves the cursor": lies(container=container(State={"Status": "\x1b[2J"})),
     "a version that moves the cursor": lies(info=INFO | {"ServerVersion": "\x1b[2J"}),
 }
 
@@ -707,38 +540,28 @@ EVENTS = {
     "events that say nothing": ended(functools.partial(silent, head=OK)),
     "events without end": ended(functools.partial(endless, head=OK)),
 }
-CLEAR = ("labels that are numbers", "a lease that is a list", "a stray name that moves the cursor")
-"""Lies that may be taken to say that there is no container of this lease."""
+CLEAR = "labels that are numbers"
+"""A lie that may be taken to say that there is no container of this lease."""
 
 LIES = {**SLOW, **NO_ENGINE, **ODD, **CONTAINERS}
 MOST_MEMORY_KIB = 400_000  # of addresses; Python alone takes 60,000
-
-
 ONE = (*DGX, "--", "true")
 COMMANDS = {
     "one": ONE,
-    "all": TAKE_ALL,
+    "all": (*DGX, "-n", "all", "--", "true"),
     "status": ("status", *DGX),
     "doctor": ("doctor", *DGX),
     "docker run": (*DGX, "-q", "docker", "run", IMAGE, "true"),
     "docker start": (*DGX, "-q", "docker", "start", "x"),
-    "docker start of two": (*DGX, "-q", "docker", "start", "x", "y"),
 }
-
-
-class Outcome(NamedTuple):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-    seconds: float
+HARMFUL = ("Traceback", "\x1b", "\x07", "out of memory")
+UNKNOWN = "GPUs of containers count only where they are seen in use"
+Outcome = subprocess.CompletedProcess[str]
 
 
 def carry_out(launcher: Launcher, words: tuple[str, ...]) -> Outcome:
-    """Run gpulaunch in little memory."""
+    """Run gpulaunch in little memory; it must print nothing harmful."""
     limited = f'ulimit -v {MOST_MEMORY_KIB}; exec "$0" "$@"'
-    began = time.monotonic()
     done = subprocess.run(
         ["sh", "-c", limited, launcher.script, *words],
         env=launcher.environment,
@@ -748,7 +571,8 @@ def carry_out(launcher: Launcher, words: tuple[str, ...]) -> Outcome:
         errors="surrogateescape",
         check=False,
     )
-    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+    assert not any(harm in f"{done.stdout}{done.stderr}" for harm in HARMFUL), done
+    return done
 
 
 def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
@@ -762,21 +586,17 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
     client.write_text("#!/bin/sh\necho docker was run\nexit 3\n")
     client.chmod(0o755)
     launcher.environment["PATH"] = f"{client.parent}:{launcher.environment['PATH']}"
-    place = home if user_id is None else Path(f"/run/user/{user_id}")
+    place = home
     if user_id is not None:
+        place = Path(f"/run/user/{user_id}")
         if not place.parent.exists():
             place.parent.mkdir()
             stack.callback(place.parent.rmdir)
         place.mkdir()
         stack.callback(place.rmdir)
-    socket_path = place / "docker.sock"
-    stack.callback(Liar(socket_path, talk).close)
-    launcher.environment["DOCKER_HOST"] = (
-        f"unix://{socket_path}" if user_id is None else f"unix://{home}/none"
-    )
+    stack.callback(Liar(place / "docker.sock", talk).close)
+    launcher.environment["DOCKER_HOST"] = f"unix://{home}/docker.sock"
     forge(launcher, FAKE, user_id=user_id)
-    for gpu in range(1, 1 if user_id is None else 5):
-        forge(launcher, FAKE, (gpu,), user_id=user_id, lease_id=f"{FORGED_ID}{gpu}")
     return launcher
 
 
@@ -794,8 +614,7 @@ def nobody() -> Iterator[int]:
 Told = Mapping[tuple[str, str, str], Outcome]
 OWN, STRANGE = "the user's own", "a stranger's"
 FIFTH = 5
-"""Every fifth lie meets all commands, by the user's engine and by a stranger's; other lies meet
-three.
+"""Every fifth lie meets all commands, by the user's engine and by a stranger's; others meet two.
 
 All lies meet all of them in tests/slow/test_long_forms.py.
 """
@@ -813,15 +632,11 @@ def told_by(every: int) -> Iterator[Told]:
         waiting = stack.enter_context(ThreadPoolExecutor(24))
         working = stack.enter_context(ThreadPoolExecutor(2 * (os.cpu_count() or 1)))
         ids = nobody()
-        for lie, talk in EVENTS.items():
-            launcher = confronted(stack, talk, None)
-            words = COMMANDS["docker run"]
-            found[lie, OWN, "docker run"] = waiting.submit(carry_out, launcher, words)
         some = set(some_of(list(LIES), every, SLOW))
-        for lie, talk in LIES.items():
-            for whose in (OWN, STRANGE) if os.geteuid() == 0 and lie in some else (OWN,):
+        for lie, talk in {**LIES, **EVENTS}.items():
+            for whose in (OWN, STRANGE) if lie in some else (OWN,):
                 launcher = confronted(stack, talk, None if whose == OWN else next(ids))
-                pool = waiting if lie in SLOW else working
+                pool = waiting if lie in SLOW or lie in EVENTS else working
                 for name in asked_of(lie, whose, every_command=lie in some):
                     found[lie, whose, name] = pool.submit(carry_out, launcher, COMMANDS[name])
         yield {key: future.result() for key, future in found.items()}
@@ -829,17 +644,17 @@ def told_by(every: int) -> Iterator[Told]:
 
 def asked_of(lie: str, whose: str, *, every_command: bool) -> list[str]:
     """Return the commands that meet a lie; a stranger's engine is not asked for containers."""
+    if lie in EVENTS:
+        return ["docker run"]
     if whose == STRANGE:
         return ["one", "all", "status"]
-    skipped = {"docker run"} if lie in CONTAINERS else {"docker start of two"}
-    skipped |= {"doctor", "docker start"} if " slowly" in lie or not every_command else set()
-    skipped |= set() if every_command else {"status"}
-    return [name for name in COMMANDS if name not in skipped]
+    started = "docker start" if lie in CONTAINERS else "docker run"
+    return ["one", "all", "status", "doctor", started] if every_command else ["all", started]
 
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Told]:
-    """Yield what every command makes of every fifth lie, and three commands of each."""
+    """Yield what every command makes of every fifth lie, and two commands of each."""
     with told_by(FIFTH) as found:
         yield found
 
@@ -849,82 +664,50 @@ def told() -> Iterator[Told]:
     [*((lie, OWN) for lie in LIES), *((lie, STRANGE) for lie in some_of(list(LIES), FIFTH, SLOW))],
 )
 def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
-    """Whatever answers for a lease's engine, other launches start soon, and the lease stays."""
-    if whose == STRANGE and os.geteuid() != 0:
-        pytest.skip("needs root to forge another user's lease")
-    one, everything = told[lie, whose, "one"], told[lie, whose, "all"]
-    status = told.get((lie, whose, "status"))  # which only some lies were told to
-    if not (
-        lie in CLEAR and one.returncode == 75
-    ):  # all GPUs are free then, and the other launch has them
+    """Whatever answers for a lease's engine, other launches start, and the lease stays."""
+    everything = told[lie, whose, "all"]
+    assert everything.returncode == 75 or (lie, everything.returncode) == (CLEAR, 0), everything
+    if (lie, whose, "status") not in told:  # only some lies were told to all commands
+        return
+    assert told[lie, whose, "status"].returncode == 0
+    one = told[lie, whose, "one"]
+    # All GPUs are free by the other lie, and the other launch has them.
+    if (lie, one.returncode) != (CLEAR, 75):
         assert one.returncode == 0, one
         assert all(UNKNOWN in line for line in one.stderr.splitlines()), one
-    assert everything.returncode == 75 or (everything.returncode == 0 and lie in CLEAR), everything
-    assert status is None or status.returncode == 0, status
-    outcomes = [out for out in (one, everything, status) if out]
-    assert not any(word in f"{out.stdout}{out.stderr}" for out in outcomes for word in HARMFUL)
-    assert [out.seconds for out in outcomes if out.seconds > 10] == []
-
-
-UNKNOWN = "GPUs of containers count only where they are seen in use"
-HARMFUL = ("Traceback", "\x1b", "\x07", "out of memory")
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_docker_with_a_lie(told: Told, lie: str) -> None:
     """Whatever answers at DOCKER_HOST, gpulaunch tells in one line, or leaves it to docker."""
-    for name in ("docker run", "docker start", "docker start of two", "doctor"):
-        outcome = told.get((lie, OWN, name))
-        if outcome is None:
-            continue
-        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
-        assert outcome.seconds < 30, outcome
-        if name == "doctor":
-            assert outcome.returncode in (0, 1), outcome
-        elif "docker was run" in outcome.stdout:
+    outcomes = {name: told.get((lie, OWN, name)) for name in ("docker run", "docker start")}
+    for name, outcome in outcomes.items():
+        if outcome and "docker was run" in outcome.stdout:
             assert (lie in NO_ENGINE, outcome.returncode, outcome.stderr) == (False, 3, ""), outcome
-        else:
+        elif outcome:
             assert (outcome.returncode, complaint(outcome) != "") in (
                 (125, True),
                 (2, lie not in NO_ENGINE),
                 (75, name == "docker start" and lie not in NO_ENGINE),
             ), outcome
+    doctor = told.get((lie, OWN, "doctor"))
+    assert doctor is None or doctor.returncode in (0, 1), doctor
 
 
 @pytest.mark.parametrize("lie", EVENTS)
 def test_events_without_end(told: Told, lie: str) -> None:
-    """An engine whose events never come or end costs ten seconds, and not docker's status."""
+    """An engine whose events never come or end does not cost a launch docker's status."""
     outcome = told[lie, OWN, "docker run"]
-    assert outcome[:3] == (3, "docker was run\n", "")
-    assert outcome.seconds < 15
-
-
-@pytest.mark.parametrize("found", [5, "", ["x"], "\ud800", "\x1b[2J"], ids=repr)
-def test_engine_id_in_a_record(found: object) -> None:
-    """Whatever an engine calls itself, the record of a launch through it can be read by others."""
-    with ExitStack() as stack:
-        launcher = confronted(stack, lies(info=INFO | {"ID": found}, list=[]), None)
-        inside = [f"{launcher.script} {' '.join(words)}" for words in (ONE, COMMANDS["status"])]
-        (launcher.state.parent / "bin" / "docker").write_text(
-            "\n".join(["#!/bin/sh -e", "echo docker was run", *inside])
-        )
-        outcome = carry_out(launcher, COMMANDS["docker run"])
-        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
-        if "docker was run" in outcome.stdout:
-            assert (outcome.returncode, outcome.stderr) == (0, ""), outcome
-        else:
-            assert (outcome.returncode, complaint(outcome) != "") == (125, True)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, "docker was run\n", "")
 
 
 def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
     """What stands in a directory that an engine names, and is no file, is not waited for."""
     os.mkfifo(tmp_path / "nvidia.yaml")
     with ExitStack() as stack:
-        launcher = confronted(
-            stack, lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[]), None
-        )
-        outcome = carry_out(launcher, COMMANDS["docker run"])
-        assert outcome[:3] == (3, "docker was run\n", "")
+        engine = lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[])
+        outcome = carry_out(confronted(stack, engine, None), COMMANDS["docker run"])
+        assert (outcome.returncode, outcome.stdout, outcome.stderr) == (3, "docker was run\n", "")
 
 
 @pytest.mark.parametrize("lie", CONTAINERS)
@@ -933,30 +716,15 @@ def test_free_with_a_lie(lie: str) -> None:
     with ExitStack() as stack:
         launcher = confronted(stack, CONTAINERS[lie], None)
         outcome = carry_out(launcher, ("free", FORGED_ID))
-        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
-        assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome)), (
-            outcome
-        )
+        assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome))
 
 
 NAMED = "d" * 64
-READ_ONLY = (
-    ("free", FORGED_ID),
-    ("status", *DGX),
-    ("status", *DGX, "--json"),
-    ("top", *DGX),
-    ("history", "--everyone"),
-    *((command, FORGED_ID) for command in ("wait", "logs", "attach")),
-    ("doctor", *DGX),
-    ONE,
-    TAKE_ALL,
-)
+HARMLESS = (("top", *DGX), ("wait", FORGED_ID), COMMANDS["doctor"], ONE, COMMANDS["all"])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a record away")
-@pytest.mark.parametrize("held", [False, True], ids=["unlocked", "held"])
 @pytest.mark.parametrize("label", [None, "abcdefabcdef"], ids=["no label", "another lease's"])
-def test_container_in_another_users_record(label: str | None, *, held: bool) -> None:
+def test_container_in_another_users_record(label: str | None) -> None:
     """No command acts on a container that another user's record names without its lease's label.
 
     Root's free least of all; without any label of ours it is not even asked about.
@@ -973,11 +741,9 @@ def test_container_in_another_users_record(label: str | None, *, held: bool) -> 
     with ExitStack() as stack:
         launcher = confronted(stack, overhear, None)
         record = forge(launcher, FAKE, user_id=12345, container=NAMED)
-        if held:
-            holder = stack.enter_context(held_by(12345, record))
-        ended = [carry_out(launcher, words) for words in READ_ONLY]
-        freed = ended[0]
-        assert not any(harm in f"{one.stdout}{one.stderr}" for one in ended for harm in HARMFUL)
+        freed = carry_out(launcher, ("free", FORGED_ID))
+        for words in HARMLESS:
+            carry_out(launcher, words)
         assert {request.partition(" ")[0] for request in requests} == {"GET"}
         if label:
             assert (freed.returncode, record.exists()) == (125, True)
@@ -986,18 +752,3 @@ def test_container_in_another_users_record(label: str | None, *, held: bool) -> 
         else:
             assert (freed.returncode, record.exists()) == (0, False), freed
             assert not any(NAMED in request for request in requests)
-        assert not held or holder.wait(10) == -signal.SIGTERM
-
-
-@contextmanager
-def held_by(user_id: int, record: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Let a process of a user hold a record."""
-    fd = os.open(record, os.O_RDWR)
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, WHOLE_FILE)
-        holder = subprocess.Popen(["sleep", "1000"], pass_fds=[fd], user=user_id, group=user_id)
-    finally:
-        os.close(fd)
-    with holder:
-        yield holder
-        holder.kill()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,21 @@ class Inside:
         mounts = [path for path in SYSTEM if Path(path).exists()]
         mounts += [path for path in sorted(places) if not path.startswith("/usr")]
         self.options = [word for path in mounts for word in ("-v", f"{path}:{path}:ro")]
-        self.options += [
-            "-e",
-            "PYTHONDONTWRITEBYTECODE=1",
-            "-e",
-            f"GPULAUNCH_STATE_DIR={launcher.state}",
-        ]
+        for variable in ("PYTHONDONTWRITEBYTECODE=1", f"GPULAUNCH_STATE_DIR={launcher.state}"):
+            self.options += ["-e", variable]
         self.table = ["-v", f"{launcher.state}:{launcher.state}"]
         self.program = [sys.executable, "-m", "gpulaunch"]
+
+    def run(self, docker: Engine, flags: Sequence[str], *words: str) -> subprocess.Popen[str]:
+        """Run gpulaunch on the described DGX-1 in a container that shares the host's table."""
+        inner = [*self.program, *DGX, *words]
+        return subprocess.Popen(
+            ["docker", "run", *flags, *self.options, *self.table, IMAGE, *inner],
+            env=docker.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
 
 @pytest.fixture
@@ -52,61 +60,27 @@ def leases(launcher: Launcher) -> list[dict]:
 
 def test_job_in_a_container(launcher: Launcher, inside: Inside, docker: Engine) -> None:
     """A launch in a container of a CI runner, and one on the host, cannot get the same GPU."""
-    words = [
-        "run",
-        "-i",
-        *inside.options,
-        *inside.table,
-        IMAGE,
-        *inside.program,
-        *DGX,
-        "-n",
-        "6",
-        "--",
-    ]
-    words += ["sh", "-c", f"{SHOW}; read line"]
-    job = subprocess.Popen(
-        ["docker", *words],
-        env=docker.environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with job:
-        taken = set(job.stdout.readline().strip().split(","))
+    job = ("-n", "6", "--", "sh", "-c", f"{SHOW}; read line")
+    with inside.run(docker, ["-i"], *job) as process:
+        taken = set(process.stdout.readline().strip().split(","))
         assert len(taken) == 6
         (lease,) = leases(launcher)
         assert {str(index) for index in lease["gpus"]} == taken
         assert launcher.run(*DGX, "-n", "3", "--", "true").returncode == 75
         got = set(launcher.run(*DGX, "-n", "2", "--", "sh", "-c", SHOW).stdout.strip().split(","))
         assert got == {str(index) for index in range(8)} - taken
-        job.communicate("\n")
-    assert (job.returncode, launcher.records()) == (0, [])
+        process.communicate("\n")
+    assert (process.returncode, launcher.records()) == (0, [])
 
 
 def test_killed_container(launcher: Launcher, inside: Inside, docker: Engine) -> None:
     """A job in a container that is removed, launcher and all, leaves no lease alive."""
-    words = [
-        "run",
-        "--name",
-        "job",
-        *inside.options,
-        *inside.table,
-        IMAGE,
-        *inside.program,
-        *DGX,
-        "-n",
-        "all",
-        "--",
-    ]
-    words += ["sh", "-c", "echo ready; sleep 1000"]
-    with subprocess.Popen(
-        ["docker", *words], env=docker.environment, text=True, stdout=subprocess.PIPE
-    ) as job:
-        assert job.stdout.readline() == "ready\n"
+    job = ("-n", "all", "--", "sh", "-c", "echo ready; sleep 1000")
+    with inside.run(docker, ["--name", "job"], *job) as process:
+        assert process.stdout.readline() == "ready\n"
         assert launcher.run(*DGX, "--", "true").returncode == 75
         docker.docker("rm", "--force", "job")
-        job.communicate()
+        process.communicate()
     assert launcher.run(*DGX, "-n", "all", "--", "true").returncode == 0
     assert launcher.records() == []
 
@@ -119,25 +93,12 @@ def test_launch_inside_a_launched_container(launcher: Launcher, inside: Inside) 
         run -n all -- sh -c '{SHOW}' >&2
         run -n 5 -- true
     """
-    words = [
-        "docker",
-        "run",
-        "--gpus",
-        "4",
-        *inside.options,
-        *inside.table,
-        IMAGE,
-        "sh",
-        "-c",
-        script,
-    ]
-    done = launcher.run(*DGX, "-q", *words)
+    flags = ("--gpus", "4", *inside.options, *inside.table)
+    done = launcher.run(*DGX, "-q", "docker", "run", *flags, IMAGE, "sh", "-c", script)
     own, refusal = done.stderr.splitlines()
     outer = set(own.split(","))
     assert len(outer) == 4
     assert {str(gpu["index"]) for gpu in json.loads(done.stdout)["gpus"]} < outer
-    assert (done.returncode, refusal.startswith("gpulaunch: error: 5 GPUs requested: lease ")) == (
-        2,
-        True,
-    )
+    assert done.returncode == 2
+    assert refusal.startswith("gpulaunch: error: 5 GPUs requested: lease ")
     assert launcher.records() == []

@@ -1,15 +1,12 @@
 """Containers from Python by the Docker SDK, and the SDK as an oracle for our own small client."""
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import docker
 import pytest
-from conftest import DGX
 from engine import IMAGE
 from test_docker import SHOW, Host
 
@@ -42,21 +39,11 @@ def test_a_container_with_gpus_of_its_own(host: Host, client: docker.DockerClien
     assert host.launcher.records() == []
 
 
-@pytest.mark.parametrize(
-    ("environment", "labels", "ci"),
-    [({"MINE": "1"}, ["mine"], "true"), (["MINE=1"], {"mine": "1"}, ""), (None, None, "")],
-    ids=str,
-)
 def test_the_lease_follows_the_container(
-    host: Host,
-    client: docker.DockerClient,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: object,
-    labels: object,
-    ci: str,
+    host: Host, client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A detached container keeps its GPUs after the call, also in CI, and frees them by its end."""
-    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("CI", "true")
     container = gpulaunch.run_container(
         client,
         IMAGE,
@@ -64,17 +51,15 @@ def test_the_lease_follows_the_container(
         gpus=2,
         settings={**ON_DGX, "name": "serving"},
         detach=True,
-        environment=environment,
-        labels=labels,
+        environment=["MINE=1"],
+        labels=["mine"],
     )
     lease = host.lease()
     assert (lease["gpus"], lease["container"]) == ([0, 3], container.id)
     assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", "--detach", IMAGE])
-    assert container.labels[LEASE_LABEL] == lease["id"]
-    assert ("mine" in container.labels) == bool(labels)
-    assert ("MINE=1" in container.attrs["Config"]["Env"]) == bool(environment)
-    done = host.run("-n", "7", "--", "true")
-    assert done.returncode == 75
+    assert container.labels.items() >= {LEASE_LABEL: lease["id"], "mine": ""}.items()
+    assert "MINE=1" in container.attrs["Config"]["Env"]
+    assert host.run("-n", "7", "--", "true").returncode == 75
     container.remove(force=True)
     assert host.run("-n", "8", "--", "true").returncode == 0
 
@@ -152,24 +137,20 @@ def test_requests_and_labels_for_ones_own_call(host: Host, client: docker.Docker
         }
 
 
-@pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
-def test_each_way(real_host: Host, way: str) -> None:
+def test_each_way(real_host: Host) -> None:
     """By whichever way GPUs get into containers, the SDK's get them by it."""
     program = f"""
-import docker, gpulaunch
-print(gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus=2).decode())
+import docker, gpulaunch, os
+for way in ("cdi", "runtime", "gpus"):
+    os.environ["GPULAUNCH_CONTAINER_GPUS"] = way
+    seen = gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus=2).decode()
+    print(way, *sorted(line for line in seen.split() if line.startswith("nvidia")))
 """
-    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=real_host.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = {"env": real_host.environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", program], check=False, **options)
     assert done.returncode == 0, done.stderr
-    nodes = {line for line in done.stdout.splitlines() if line.startswith("nvidia")}
-    assert nodes == {"nvidia0", "nvidia3"}
+    want = [f"{way} nvidia0 nvidia3" for way in ("cdi", "runtime", "gpus")]
+    assert done.stdout.splitlines() == want
 
 
 # --------------------------------------------------------------------------------------- the oracle
@@ -198,6 +179,7 @@ def test_our_client_hears_what_the_sdk_hears(host: Host, client: docker.DockerCl
     began_s = int(time.time())
     host.detached("docker", "run", "-d", "--name", "box", IMAGE, "sleep", "60")
     lease_id = host.lease()["id"]
+    host.do("exec", "box", "true")  # as healthchecks are, of which a watcher hears nothing
     for words in (("restart", "-t", "0"), ("kill",), ("rm",)):
         host.do("container", *words, "box")
     own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
@@ -210,23 +192,3 @@ def test_our_client_hears_what_the_sdk_hears(host: Host, client: docker.DockerCl
     assert heard == [event["Action"] for event in told if event["Action"] in decisive]
     assert heard[0] == "create"
     assert heard[-1] == "destroy"
-
-
-def test_no_launch_imports_the_sdk(host: Host, tmp_path: Path) -> None:
-    """Neither a launch of a container nor one of a process pays for it."""
-    trace = tmp_path / "modules"
-    program = f"""
-import atexit, os, sys
-real = os._exit
-def leave(status):
-    open({str(trace)!r}, "w").write(" ".join(sys.modules))
-    real(status)
-os._exit = leave
-sys.argv = ["gpulaunch", *sys.argv[1:]]
-from gpulaunch.__main__ import main
-main()
-"""
-    words = [sys.executable, "-c", program, *DGX, "docker", "run", "--rm", IMAGE, "true"]
-    subprocess.run(words, env=host.environment, check=True, capture_output=True)
-    assert "docker" not in trace.read_text().split()
-    assert json.loads(host.run("status", "--json").stdout)["leases"] == []

@@ -5,93 +5,55 @@ its daemon by nothing but what gpulaunch gives the container: the tests mount no
 daemon's.
 """
 
-import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingUnixStreamServer
 
 import pytest
-from conftest import DGX, Launcher, until, wait_for_end
+from conftest import Launcher, until, wait_for_end
 from engine import IMAGE, Engine
-from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, RealMps, interpreter
-from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, variables
+from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
+from test_docker import TOLD_BY_NVML, Host, complaint, freed, host, variables
 
-from gpulaunch.containers.command import read_command
-from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.docker.flags import DOCKER as DOCKER_GRAMMAR
-from gpulaunch.containers.life import Container
-from gpulaunch.containers.mps_client import mps_flags
-from gpulaunch.leases.share import Client, Objective, Share
-from gpulaunch.profiles.demand import Demand
+__all__ = ["host"]
 
 pytest_plugins = ("fake_nvml", "fake_mps")
 
 LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
 DOCKER = (*LIGHT, "docker", "run")
-NONE = "none"
-
-
-@pytest.fixture
-def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """Return a described DGX-1, where no MPS daemon is needed."""
-    yield from _with(Host(launcher, docker, DESCRIBED, DGX))
 
 
 @pytest.fixture
 def real_host(launcher: Launcher, docker: Engine, dgx1_v100, fake_mps: FakeMps) -> Iterator[Host]:  # noqa: ARG001
     """Yield a DGX-1 by what NVML says, with MPS; after every test no daemon may be left."""
-    for host in _with(Host(launcher, docker, TOLD_BY_NVML, ())):
-        yield host
-        docker.remove_all()
-        await_no_daemon(fake_mps)
-
-
-def _with(host: Host) -> Iterator[Host]:
-    yield host
-    if host.launcher.records():
-        host.engine.remove_all()
-        host.await_free()
+    yield from freed(Host(launcher, docker, TOLD_BY_NVML, ()))
+    docker.remove_all()
+    await_no_daemon(fake_mps)
 
 
 def await_no_daemon(mps: FakeMps) -> None:
     """Wait until neither a daemon nor a server is left, nor their directory."""
-    groups = mps.folder / "g"
     until(lambda: not mps.pids(CONTROL) and not mps.pids(SERVER))
-    until(
-        lambda: not any(path.is_dir() for path in groups.glob("*")),
-    )
+    until(lambda: not any(path.is_dir() for path in (mps.folder / "g").glob("*")))
 
 
 def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
     """Return flags, image and command of a container that runs MPS's stand-in client."""
     _, home = interpreter()
     homes = {part for part in home.split(":") if not part.startswith("/usr")}
-    paths = (
-        "/usr",
-        "/bin",
-        "/lib",
-        "/lib64",
-        *homes,
-        *(mps.folder / name for name in ("bin", "lib")),
-    )
+    paths = ["/usr", "/bin", "/lib", "/lib64", *homes, mps.folder / "bin", mps.folder / "lib"]
     mounts = [word for path in paths for word in ("-v", f"{path}:{path}:ro")]
-    mounts += [
-        word
-        for name in ("told.json", "events.jsonl")
-        for word in ("-v", f"{mps.folder / name}:{mps.folder / name}")
-    ]
+    for path in (mps.folder / "told.json", mps.folder / "events.jsonl"):
+        mounts += ["-v", f"{path}:{path}"]
     return (*mounts, IMAGE, str(mps.bin / CLIENT), *words)
 
 
 def pid_in(host: Host, container: str) -> int:
     """Return the host's pid of what a container runs."""
-    return int(host.do("inspect", "--format", "{{.State.Pid}}", container))
+    return host.engine.inspect(container)["State"]["Pid"]
 
 
 @contextmanager
@@ -143,25 +105,6 @@ def test_what_the_container_finds(host: Host) -> None:
     assert host.launcher.records() == []
 
 
-def test_the_real_daemon_answers_in_the_container(host: Host, real_mps: RealMps) -> None:
-    """With what a container is given, NVIDIA's control program in it reaches the real daemon.
-
-    The launch itself is left out: without a GPU no real server becomes active.
-    """
-    real_mps.start()
-    paths = ("/usr", "/bin", "/lib", "/lib64", real_mps.bin)
-    mounts = [word for path in paths for word in ("-v", f"{path}:{path}:ro")]
-    ask = f"echo get_default_active_thread_percentage | {real_mps.bin / CONTROL}"
-    client = Client(Demand("job", 10.0, 5.0, 1 << 30), Objective(), {})
-    share = Share(("GPU-0",), 40, False, client, str(real_mps.pipe()))
-    command = read_command(["docker", "run", IMAGE], DOCKER_GRAMMAR)
-    given = ("run", "--rm", *mounts, *mps_flags(command, share), IMAGE, "sh", "-c")
-    assert host.do(*given, ask) == "100.0"
-    assert host.do(*given, "stat -c %m /dev/shm") == "/dev/shm"
-    in_vain = host.plain("run", "--rm", *mounts, IMAGE, "sh", "-c", ask)
-    assert "Cannot find MPS control daemon process" in in_vain.stdout + in_vain.stderr
-
-
 def test_two_containers_share_one_gpu(host: Host) -> None:
     """Two light containers get one GPU; one that does not share gets another."""
     for _ in range(2):
@@ -189,19 +132,13 @@ def test_user_of_the_image(host: Host) -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["container create", "restart"])
-def test_only_docker_run_shares(host: Host, command: str) -> None:
-    """Docker create and start refuse --share; with the setting they get GPUs of their own."""
-    if command == "restart":
-        host.run("docker", "run", "--name", "job", IMAGE, "true")
-    name = IMAGE if "create" in command else "job"
-    done = host.run(*LIGHT, "docker", *command.split(), name)
-    assert (done.returncode, complaint(done)) == (
-        2,
-        f"docker {command}: only docker run shares GPUs",
-    )
+def test_only_docker_run_shares(host: Host) -> None:
+    """Docker create refuses --share; with the setting it gets GPUs of its own."""
+    done = host.run(*LIGHT, "docker", "container", "create", IMAGE)
+    refused = "docker container create: only docker run shares GPUs"
+    assert (done.returncode, complaint(done)) == (2, refused)
     host.environment["GPULAUNCH_SHARE"] = "true"
-    done = host.run("docker", *command.split(), name)
+    done = host.run("docker", "container", "create", IMAGE)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -233,10 +170,10 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
     "flags",
     [
         (),
-        ("-v", "/dev/shm:/dev/shm"),
+        ("-v", "/dev/shm:/dev/shm"),  # docker refuses a second mount there
         ("--ipc=host", "--read-only", "--tmpfs", "/tmp", "-u", "0:0"),
     ],
-    ids=lambda flags: " ".join(flags) or NONE,
+    ids=lambda flags: " ".join(flags) or "none",
 )
 def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) -> None:
     """The container's program finds its daemon without a word; the daemon ends with it."""
@@ -257,28 +194,6 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
     )
 
 
-def test_another_shared_memory(real_host: Host, fake_mps: FakeMps) -> None:
-    """Docker refuses a volume in place of the host's /dev/shm, and no lease is left."""
-    done = real_host.run(*DOCKER, "--rm", "-v", "/srv:/dev/shm", IMAGE, "true")
-    assert (done.returncode, "Duplicate mount point: /dev/shm" in done.stderr) == (125, True)
-    assert (real_host.launcher.records(), fake_mps.pids(CONTROL)) == ([], [])
-
-
-def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
-    """A container and a process on one GPU have one daemon, which goes with the last of them."""
-    process = (*LIGHT, "--", CLIENT)
-    with attached(real_host, fake_mps), started(real_host, *process, stdin=subprocess.PIPE) as job:
-        assert job.stdout.readline().startswith("attached ")
-        assert len(fake_mps.events("started")) == 1
-        assert [lease["gpus"] for lease in real_host.leases()] == [[0], [0]]
-        real_host.do("kill", "--signal", "USR1", "job")
-        until(lambda: len(real_host.leases()) == 1)
-        assert len(fake_mps.daemons()) == 1
-        job.communicate("\n")
-    assert fake_mps.pids(CONTROL) == []
-    assert ended_safely(fake_mps)
-
-
 def test_told_of_who_did_not_attach(
     real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path
 ) -> None:
@@ -297,45 +212,21 @@ def test_told_of_who_did_not_attach(
     await_no_daemon(fake_mps)
 
 
-def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx1_v100) -> None:
-    """A client of MPS is none who uses the GPU without it, though NVML shows it at work."""
-    with attached(real_host, fake_mps, flags=("-i",), stdin=subprocess.PIPE) as process:
-        dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
-
-        def was_found() -> bool:
-            """Return whether the launcher has asked for clients since this one attached."""
-            events = fake_mps.events("attached", "command")
-            kinds = [event.kind for event in events]
-            since = [event.said["command"] for event in events[kinds.index("attached") + 1 :]]
-            return any(command.startswith("get_client_list") for command in since)
-
-        until(was_found)  # it is not asked again once it is found
-        assert process.communicate("\n") == ("", "")
-
-
 # -------------------------------------------------------------------------------------- how it ends
 
 
-ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
-
-
 @pytest.mark.parametrize(
-    ("how", "flags"),
-    [
-        ("by its time limit", ()),
-        ("by its time limit", ("-d",)),
-        ("by gpulaunch free", ("--rm", "--init")),
-    ],
+    ("options", "flags"), [(("--time-limit", "2s"), ("-d",)), ((), ("--rm", "--init"))]
 )
 def test_taken_off_before_kill(
-    real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
+    real_host: Host, fake_mps: FakeMps, options: tuple[str, ...], flags: tuple[str, ...]
 ) -> None:
     """A client that ignores TERM is taken off MPS, by the host's pid, before it is killed."""
     real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
     deaf = cuda_program(fake_mps, "--deaf", "--stays")
-    with started(real_host, *ENDINGS[how], *DOCKER, "--name", "job", *flags, *deaf) as process:
+    with started(real_host, *options, *DOCKER, "--name", "job", *flags, *deaf) as process:
         (client,) = fake_mps.wait_for("attached")
-        if not ENDINGS[how]:
+        if not options:  # gpulaunch free ends it
             done = real_host.launcher.run("free", real_host.lease()["id"])
             assert (done.returncode, done.stderr) == (0, "")
         process.communicate()
@@ -371,16 +262,22 @@ def test_cancelled_by_ci(real_host: Host, fake_mps: FakeMps) -> None:
 
 
 def test_others_stay_on(real_host: Host, fake_mps: FakeMps) -> None:
-    """Only the clients in the container are taken off; the other job of the group goes on."""
+    """A container and a process on one GPU have one daemon, which goes with the last of them.
+
+    Only the clients in the container are taken off; the other job of the group goes on.
+    """
     real_host.environment["GPULAUNCH_GRACE"] = "0.2s"
     with started(real_host, *LIGHT, "--", CLIENT, stdin=subprocess.PIPE) as job:
         assert job.stdout.readline().startswith("attached ")
         with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
+            assert len(fake_mps.events("started")) == 1
+            assert [lease["gpus"] for lease in real_host.leases()] == [[0], [0]]
             lease = next(lease for lease in real_host.leases() if lease["container"])
             assert real_host.launcher.run("free", lease["id"]).returncode == 0
             assert process.wait() == 137
-        assert len(fake_mps.attached()) == 1
+        assert (len(fake_mps.attached()), len(fake_mps.daemons())) == (1, 1)
         assert job.communicate("\n") == ("", "")
+    assert fake_mps.pids(CONTROL) == []
     assert ended_safely(fake_mps)
 
 
@@ -435,127 +332,3 @@ def test_container_that_cannot_start(real_host: Host, fake_mps: FakeMps) -> None
     assert done.returncode == 127
     real_host.await_free()
     await_no_daemon(fake_mps)
-
-
-# ---------------------------------------------------------------------------- an engine that is odd
-
-
-class OddEngine(ThreadingUnixStreamServer):
-    """Says what a test wants, and writes down what it is asked for.
-
-    Args:
-        path: of its socket.
-        answers: status and content by the path or its last word; status 0 is no answer before the
-            end.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, path: Path, answers: dict[str, tuple[int, object]]) -> None:
-        super().__init__(str(path), _Odd)
-        self.answers, self.asked, self.over = answers, [], threading.Event()
-
-
-@contextmanager
-def odd_engine(path: Path, answers: dict[str, tuple[int, object]]) -> Iterator[OddEngine]:
-    """Yield an engine that answers for the length of the block."""
-    with OddEngine(path, answers) as engine:
-        threading.Thread(target=engine.serve_forever, daemon=True).start()
-        yield engine
-        engine.over.set()
-        engine.shutdown()
-
-
-class _Odd(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        word = self.path.rpartition("/")[2]
-        self.server.asked.append(word)
-        unknown = self.server.answers.get(word, (404, {"message": "no such thing"}))
-        status, content = self.server.answers.get(self.path, unknown)
-        if not status:
-            self.server.over.wait()
-            return
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(content).encode())
-
-    do_POST = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-RUNNING = Container("c" * 64, "job", "running", False, False, "sha256:i", "L", ("GPU-0",))
-TOP = {
-    "Titles": ["UID", "PID", "CMD"],
-    "Processes": [["root", "5000007", "sh"], ["root", "5000090", "python train.py"]],
-}
-"""Two processes with numbers that no process here has, so that no signal ends them."""
-
-BEGIN = ["top", (set(), signal.SIGTERM), "stop?t=-1"]
-BEFORE_KILL = ({5000007, 5000090}, signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("answers", "want"),
-    [
-        ({"top": (200, TOP), "stop?t=-1": (204, None)}, BEGIN),
-        ({"top": (200, TOP), "kill": (204, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
-        ({"top": (200, TOP), "kill": (409, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
-        (
-            {"top": (409, None), "kill": (409, None)},
-            [*BEGIN, "top", (set(), signal.SIGKILL), "kill"],
-        ),
-        (
-            {"top": (500, {"message": "no ps"}), "kill": (204, None)},
-            ["top", "stop?t=-1", "top", "kill"],
-        ),
-        (
-            {"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)},
-            ["top", "stop?t=-1", "top", "kill"],
-        ),
-    ],
-    ids=[
-        "it ends within the grace",
-        "it outlives the grace",
-        "it ends after all",
-        "it ended at that very moment",
-        "nobody can tell who is in it",
-        "a table without pids",
-    ],
-)
-def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
-    """A container ends by a word to MPS, TERM, grace, a word and KILL, even if MPS is not told."""
-    with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
-        client = DockerClient(str(tmp_path / "s")).within(5)
-        client.end(RUNNING, 0.1, lambda pids, number: odd.asked.append((pids, number)))
-    assert odd.asked == want
-
-
-def test_without_mps_the_engine_keeps_the_grace(tmp_path: Path) -> None:
-    """A container that does not share is left to the engine's own TERM, grace and KILL."""
-    with odd_engine(tmp_path / "s", {"stop?t=3": (204, None)}) as odd:
-        DockerClient(str(tmp_path / "s")).end(RUNNING, 3)
-    assert odd.asked == ["stop?t=3"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [(["name=seccomp,profile=builtin", "name=userns"], "userns"), (["name=rootless"], "rootless")],
-)
-def test_engine_that_maps_users(
-    launcher: Launcher, tmp_path: Path, options: list[str], words: str
-) -> None:
-    """What the engine says of its security decides, too, and nothing is held."""
-    info = {"ID": "E", "ServerVersion": "26.1.5", "SecurityOptions": options}
-    image = {"Config": {"User": ""}}
-    answers = {"info": (200, info), "json": (200, image), "/containers/json": (200, [])}
-    with odd_engine(tmp_path / "s", answers):
-        launcher.environment["DOCKER_HOST"] = f"unix://{tmp_path / 's'}"
-        done = launcher.run(*DGX, *DOCKER, IMAGE, "true")
-    message = {
-        "userns": "the Docker Engine maps the users of containers",
-        "rootless": "the Docker Engine is rootless",
-    }
-    assert (done.returncode, complaint(done).startswith(message[words])) == (2, True)
-    assert launcher.records() == []

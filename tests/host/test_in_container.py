@@ -7,12 +7,13 @@ from conftest import Launcher, complaint, in_container
 from test_nvml import outcome
 
 pytest_plugins = ("fake_nvml",)
+pytestmark = pytest.mark.skipif(
+    os.path.isdir("/run/gpulaunch"), reason="this machine has a state directory of its own"
+)
 
 
 def test_described_gpus_in_a_container(launcher: Launcher) -> None:
     """In a container, whose file system is an overlay, a described machine uses /dev/shm."""
-    if os.path.isdir("/run/gpulaunch"):
-        pytest.skip("this machine has a state directory of its own")
     done = in_container(
         launcher, f"{launcher.script} --topology dgx1-v100 -- ls /dev/shm /run/lock"
     )
@@ -27,8 +28,6 @@ def test_described_gpus_in_a_container(launcher: Launcher) -> None:
 
 def test_real_gpus_in_a_container(launcher, dgx1_v100):  # noqa: ARG001
     """In a container's own file system a launch on real GPUs is refused, with a hint to mount."""
-    if os.path.isdir("/run/gpulaunch"):
-        pytest.skip("this machine has a state directory of its own")
     run = in_container(launcher, f"{launcher.script} -- echo ran")
     own = "/run/lock is this container's own: no other launcher of this machine sees it"
     assert outcome(run) == (

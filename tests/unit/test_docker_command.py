@@ -17,17 +17,14 @@ from gpulaunch.containers.container_launch import ContainerLaunch, started_comma
 from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_by_image, asked_gpus
+from gpulaunch.containers.docker.gpu_flags import asked_by_image, asked_gpus
 from gpulaunch.containers.engine import Asked, Image, Info
-from gpulaunch.containers.life import Container, Standing
 from gpulaunch.containers.mps_client import check_sharing
-from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
+from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
-from gpulaunch.leases.share import Client as MpsClient
-from gpulaunch.leases.share import Objective, Share
+from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.profiles.demand import Demand
 
 CASES = tomllib.loads(Path(__file__).with_name("docker_command.toml").read_text())
 
@@ -55,24 +52,12 @@ def test_flags_end_where_docker_ends_them(line: str, flags: str, operands: str) 
     assert got == (True, flags, tuple(shlex.split(operands)))
 
 
-@cases(CASES["read_although_docker_refuses"], "line", "operands")
-def test_what_docker_would_refuse_later_is_still_read(line: str, operands: str) -> None:
-    """What docker refuses for reasons other than where its image is reads without an error."""
-    assert read(line).operands == tuple(shlex.split(operands))
-
-
 @cases(CASES["containers_to_start"], "line", "flags", "operands")
 def test_containers_to_start_are_found_among_flags(line: str, flags: str, operands: str) -> None:
     """Flags of start and restart may stand anywhere among the containers."""
     command = read(line)
     got = (command.starts, command.launches, flags_text(command), " ".join(command.operands))
     assert got == (True, False, flags, operands)
-
-
-@cases(CASES["address_of_the_engine"], "line", "want")
-def test_a_global_flag_is_found_before_the_subcommand_only(line: str, want: str) -> None:
-    """The engine's address comes from a flag before the subcommand, the last one."""
-    assert (read(line).global_value("-H", "--host") or "none") == want
 
 
 def test_an_unknown_flag_is_shown_safely_and_may_be_written_with_its_value() -> None:
@@ -94,14 +79,6 @@ def test_compose_commands_that_start_containers(line: str, word: str, operands: 
     assert got == (True, ("compose", word), tuple(operands.split()))
 
 
-def test_compose_starts_nothing_without_leases() -> None:
-    """What starts containers and is not built is refused."""
-    with pytest.raises(UsageError) as refused:
-        read("compose scale web=2")
-    unbuilt = "'docker compose scale' is not built yet: no leases for its containers"
-    assert refused.value.message == unbuilt
-
-
 @cases(CASES["compose_that_starts_nothing"], "line")
 def test_what_else_compose_does_is_dockers_own(line: str) -> None:
     """Docker compose passes as long as it starts nothing."""
@@ -117,35 +94,8 @@ HARMLESS = {
     for flags, values in CASES["values_of_harmless_flags"].items()
     for flag in flags.split()
 }
-SWITCHES = (
-    "-i",
-    "-P",
-    "-t",
-    "--init",
-    "--interactive",
-    "--oom-kill-disable",
-    "--privileged",
-    "--read-only",
-    "--tty",
-)
-IMAGES = ("img", "run", "docker", "registry:5000/a/b:c", "create", "gpus")
-TAILS = (
-    "",
-    "sh",
-    "--gpus all",
-    "-- x",
-    "-it run img",
-    "python t.py --device nvidia.com/gpu=1 -e A=B",
-    "''",
-    "docker run -d x",
-)
-ASKING = (
-    ("--gpus", "all"),
-    ("--gpus=2",),
-    ("--gpus", '"device=0,2"'),
-    ("--device", "nvidia.com/gpu=0"),
-    ("--device=nvidia.com/gpu=all",),
-)
+PARTS = CASES["parts_of_generated_lines"]
+ASKING = (("--gpus=2",), ("--gpus", '"device=0,2"'), ("--device", "nvidia.com/gpu=0"))
 
 
 class Line(NamedTuple):
@@ -165,12 +115,8 @@ class Line(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        return (
-            *self.head,
-            *(word for flag in self.flags for word in flag),
-            *self.dashes,
-            *self.tail,
-        )
+        flags = [word for flag in self.flags for word in flag]
+        return (*self.head, *flags, *self.dashes, *self.tail)
 
     def without(self, *added: str) -> tuple[str, ...]:
         """Return the words without those that ask for GPUs, and with others after the flags."""
@@ -183,28 +129,20 @@ def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
     dice = random.Random(seed)
     found = []
     for _ in range(count):
-        head = dice.choice(
-            [("run", "-d"), ("create",), ("container", "run", "-d"), ("container", "create")]
-        )
-        head = (
-            *dice.choice(
-                [(), (), ("-D",), ("--log-level", "error"), ("--config", "run"), ("-lerror",)]
-            ),
-            *head,
-        )
+        head = f"{dice.choice(PARTS['before'])} {dice.choice(PARTS['subcommands'])}".split()
         flags = [_flag(dice) for _ in range(dice.randrange(9))]
         if asking:
             flags += dice.sample(ASKING, dice.randrange(2))
             dice.shuffle(flags)
-        tail = (dice.choice(IMAGES), *shlex.split(dice.choice(TAILS)))
-        found.append(Line(head, tuple(flags), dice.choice([(), (), ("--",)]), tail))
+        tail = (dice.choice(PARTS["images"]), *shlex.split(dice.choice(PARTS["tails"])))
+        found.append(Line(tuple(head), tuple(flags), dice.choice([(), (), ("--",)]), tail))
     return found
 
 
 def _flag(dice: random.Random) -> tuple[str, ...]:
     """Draw one flag in one of the forms that docker takes, or a cluster."""
     if dice.random() < 0.25:
-        name = dice.choice(SWITCHES)
+        name = dice.choice(PARTS["switches"])
         return (name + dice.choice(["", "", "=false", "=T"]),)
     name = dice.choice(list(HARMLESS))
     value = dice.choice(HARMLESS[name])
@@ -301,16 +239,6 @@ def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) 
     assert shlex.join(got) == f"docker {want.format(**ADDED, labels=LABELS)}"
 
 
-def test_without_gpus_or_lease_none_is_named() -> None:
-    """A container that is to see no GPU gets the variable alone; before a lease, none is named."""
-    for way in (*WAYS, NO_WAY):
-        got = with_gpus(read("run --gpus 0 -d img"), (), way, None)
-        assert shlex.join(got) == f"docker run -d {VOID} img"
-    labels = "--label io.gpulaunch.gpus=GPU-1 -e GPULAUNCH_GPU_COUNT=1"
-    got = with_gpus(read("run img"), gpus(1), "cdi", None)
-    assert shlex.join(got) == f"docker run --device nvidia.com/gpu=GPU-1 {VOID} {labels} img"
-
-
 @cases(CASES["order_inside"], "line", "indices", "want")
 def test_the_order_inside_counts_anew(line: str, indices: list[int], want: str) -> None:
     """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
@@ -319,17 +247,6 @@ def test_the_order_inside_counts_anew(line: str, indices: list[int], want: str) 
     added = with_gpus(command, gpus(*indices), "gpus")[given : -len(command.operands)]
     got = [word for word in added if "CUDA" in word]
     assert got == (["CUDA_DEVICE_ORDER=PCI_BUS_ID", f"CUDA_VISIBLE_DEVICES={want}"] if want else [])
-
-
-def test_every_order_of_gpus_is_told_right() -> None:
-    """In any order of any GPUs the numbers inside lead, by PCI address, to the rank order."""
-    dice = random.Random(4)
-    for _ in range(200):
-        ranked = dice.sample(range(16), dice.randrange(1, 9))
-        argv = with_gpus(read("run img"), gpus(*ranked), "cdi")
-        told = [word.partition("=")[2] for word in argv if word.startswith("CUDA_VISIBLE_DEVICES=")]
-        inside = [int(number) for text in told for number in text.split(",")] or range(len(ranked))
-        assert [sorted(ranked)[number] for number in inside] == ranked
 
 
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
@@ -341,44 +258,6 @@ def test_all_else_stays_byte_for_byte(way: str) -> None:
         assert got == want, shlex.join(line.words)
 
 
-def test_what_was_written_reads_as_it_was_meant() -> None:
-    """Our own command lines, read again, have the same image and command and the leased GPUs."""
-    for way in ("cdi", "gpus"):
-        for line in lines(13, 100, asking=True):
-            command = read(line.words)
-            again = read_command(with_gpus(command, gpus(7, 3), way), DOCKER)
-            asked = asked_gpus(again, {})
-            got = (again.operands, again.subcommand, asked and asked.devices)
-            want = (command.operands, command.subcommand, ("GPU-7", "GPU-3"))
-            assert got == want, shlex.join(line.words)
-
-
-def test_a_runtime_that_is_named_closes_a_way() -> None:
-    """A command line that names another runtime, as the last, does not get NVIDIA's."""
-    assert allowed_ways(read("run img --runtime runc")) == {"cdi", "runtime", "gpus"}
-    assert allowed_ways(read("run --runtime=nvidia --runtime=runc img")) == {"cdi", "gpus"}
-    assert allowed_ways(read("run --runtime=runc --runtime=nvidia img")) == {*WAYS}
-
-
-@pytest.mark.parametrize(
-    ("described", "runtime", "cdi_returns", "restarts", "want"),
-    [
-        pytest.param("012", True, True, True, "cdi runtime gpus", id="all"),
-        pytest.param("0", True, True, False, "runtime gpus", id="CDI without one of the GPUs"),
-        pytest.param("", False, True, False, "gpus", id="--gpus alone"),
-        pytest.param("01", True, False, False, "cdi runtime gpus", id="CDI once"),
-        pytest.param("01", True, False, True, "runtime gpus cdi", id="CDI for one that restarts"),
-    ],
-)
-def test_the_preferred_way_is_first(
-    described: str, runtime: bool, cdi_returns: bool, restarts: bool, want: str
-) -> None:
-    """CDI comes first if it knows every GPU, and last if it would not come back with a restart."""
-    uuids = frozenset(f"GPU-{index}" for index in described)
-    offer = Offer(uuids, runtime=runtime, gpus=True, cdi_returns=cdi_returns)
-    assert offer.ways(["GPU-0", "GPU-1"], restarts=restarts) == want.split()
-
-
 def test_versions_that_start_cdi_devices_again() -> None:
     """Docker starts containers with CDI devices again since 28.2."""
     for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
@@ -386,31 +265,6 @@ def test_versions_that_start_cdi_devices_again() -> None:
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared
-
-
-def share(*uuids: str, directory: str | None = "/tmp/g/1") -> Share:
-    """Make a share of 40 % of GPUs, with 3 GiB of each."""
-    demand = Demand("job", 10.0, 5.0, 3 << 30)
-    return Share(uuids, 40, False, MpsClient(demand, Objective(), {}), directory)
-
-
-SHARED = (
-    "-e CUDA_DEVICE_ORDER=PCI_BUS_ID -e CUDA_VISIBLE_DEVICES=GPU-2,GPU-0 "
-    "--label io.gpulaunch.gpus=GPU-2,GPU-0 -e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 "
-    "-e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=3072M,GPU-2=3072M"
-)
-PIPE = "-e CUDA_MPS_PIPE_DIRECTORY=/tmp/g/1 --mount type=bind,source=/tmp/g/1,target=/tmp/g/1"
-SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
-
-
-@cases(CASES["shared_with_a_container"], "line", "directory", "want")
-def test_what_a_container_that_shares_is_given(line: str, directory: str, want: str) -> None:
-    """A sharing container gets GPUs in rank order, its bounds, and what it must share with MPS."""
-    part = share("GPU-0", "GPU-2", directory=directory or None)
-    argv = with_gpus(read(line), gpus(2, 0), "cdi", share=part)
-    added = argv[len(read(line).argv) + 5 : -3]
-    label = "--label io.gpulaunch.share=40 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
-    assert added == tuple(shlex.split(f"{SHARED} {want.format(pipe=PIPE, shm=SHM)} {label}"))
 
 
 NEEDS = {
@@ -464,34 +318,3 @@ def test_when_a_container_holds_its_gpus(
 ) -> None:
     """A container holds its GPUs while it runs, is made to be started, or may restart by itself."""
     assert parse_container(described(status, policy=policy, **state)).holds == want
-
-
-def test_a_container_is_read_whole() -> None:
-    """What an engine says of a container becomes a plain value."""
-    got = parse_container(described("exited", ExitCode=1, policy="always"))
-    assert got == Container(
-        id="c" * 64,
-        name="job",
-        state="exited",
-        has_failed=True,
-        restarts=True,
-        image_id="sha256:i",
-        lease_id="L",
-        uuids=("GPU-0", "GPU-2"),
-    )
-
-
-@pytest.mark.parametrize("labels", [None, {"a": "b"}, {"io.gpulaunch.gpus": ""}])
-def test_a_container_without_labels_or_policy(labels: dict[str, str] | None) -> None:
-    """Without our labels a container has neither lease nor GPUs; without a policy it ends."""
-    bare = {"Config": {"Labels": labels}, "HostConfig": {"RestartPolicy": None}}
-    got = parse_container(described("exited") | bare)
-    assert (got.lease_id, got.uuids, got.restarts) == (None, (), False)
-
-
-def test_the_keeper_of_a_lease() -> None:
-    """The keeper of a lease is the container that holds it, or else one that did."""
-    for states, want in (((), None), (("exited", "running", "paused"), 1), (("exited", "dead"), 0)):
-        containers = tuple(parse_container(described(state)) for state in states)
-        keeper = Standing(holds=True, containers=containers, problem=None).keeper
-        assert keeper is (None if want is None else containers[want])

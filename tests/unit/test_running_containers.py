@@ -7,76 +7,43 @@ from typing import Any
 
 import pytest
 from made_up_engine import BOX, Boxes
-from values import cases, lease, machine
+from values import cases, machine
 
 from gpulaunch.containers import in_use
-from gpulaunch.containers.docker.answers import parse_container, parse_running
+from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand
-from gpulaunch.containers.in_use import RunningContainer, running_containers, uses_of
+from gpulaunch.containers.in_use import RunningContainer, running_containers
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
 
 DGX1 = machine("dgx1-v100")
 UUIDS = [gpu.uuid for gpu in DGX1.gpus]
 WEB = replace(BOX, id="e" * 64, name="web", lease_id=None, uuids=(), given=("1", UUIDS[4]), pid=7)
 MONITOR = replace(WEB, id="f" * 64, name="monitor", given=(), sees_all=True)
-GPU = [["gpu"]]
+CASES = tomllib.loads(Path(__file__).with_name("running_containers.toml").read_text())
+ANY_REQUEST = {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": [["gpu"]]}
+"""A device request of docker's, as its API shows it."""
 
 
-def request(**fields: object) -> dict[str, object]:
-    """Make a device request of docker's, as its API shows it."""
-    return {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": GPU, **fields}
-
-
-def cdi(*names: str) -> dict[str, object]:
-    """Make the device request of --device with CDI names."""
-    return request(Driver="cdi", DeviceIDs=list(names), Capabilities=None)
-
-
-NVIDIA = {"Runtime": "nvidia", "Env": ["A=b", "NVIDIA_VISIBLE_DEVICES=3,GPU-1"]}
-GIVEN = {
-    "none": ([], {}, ""),
-    "a count": ([request(Count=3)], {}, "0,1,2"),
-    "all": ([request(Count=-1)], {}, "all"),
-    "devices": ([request(DeviceIDs=["0", "GPU-1"])], {}, "0,GPU-1"),
-    "all as a device": ([request(DeviceIDs=["all"])], {}, "all"),
-    "CDI": ([cdi("nvidia.com/gpu=0", "runtime.nvidia.com/gpu=GPU-1")], {}, "0,GPU-1"),
-    "another maker's": ([cdi("amd.com/gpu=0")], {}, ""),
-    "no GPU": ([request(Count=1, Capabilities=[["tpu"]])], {}, ""),
-    "a count of a driver's": ([request(Driver="nvidia", Count=1)], {}, "0"),
-    "the variable": ([], NVIDIA, "3,GPU-1"),
-    "the variable in vain": ([], NVIDIA | {"Runtime": "runc"}, ""),
-    "void": ([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}, ""),
-    "all by the variable": ([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}, "all"),
-    "a flag before the variable": ([cdi("nvidia.com/gpu=5")], NVIDIA, "5"),
-    "beside another device": ([cdi("vendor.com/net=eth0")], NVIDIA, "3,GPU-1"),
-}
-
-
-@cases(GIVEN, "requests", "others", "want")
+@cases(CASES["given"], "requests", "others", "want")
 def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], want: str) -> None:
     """Docker's flags name GPUs one by one, count them from 0, or show all."""
+    made_with = [ANY_REQUEST | request for request in requests]
     document = {
         "Id": "c",
         "Name": "/c",
         "Image": "i",
         "State": {"Status": "running", "Pid": 7},
-        "HostConfig": {"DeviceRequests": requests, "Runtime": others.get("Runtime", "runc")},
+        "HostConfig": {"DeviceRequests": made_with, "Runtime": others.get("Runtime", "runc")},
         "Config": {"Env": others.get("Env")},
     }
     got = parse_container(document)
     assert (",".join(got.given), got.sees_all) == (("", True) if want == "all" else (want, False))
     assert got.pid == 7
-
-
-def test_name_among_links() -> None:
-    """A container's own name is told, not the one that another container has for it."""
-    listed = [{"Id": "a" * 64, "Names": ["/web/db", "/db"]}, {"Id": "b" * 64, "Names": None}]
-    assert parse_running(listed) == {"a" * 64: "db", "b" * 64: "b" * 12}
 
 
 class Asked(Boxes):
@@ -115,32 +82,6 @@ def found(*clients: Boxes, numbered: bool = True) -> tuple[RunningContainer, ...
     return containers
 
 
-def test_which_gpus_count() -> None:
-    """GPUs given one by one count, by number only on this machine; a label comes before flags."""
-    made = replace(BOX, uuids=(UUIDS[2],), given=("5",), sees_all=True)
-    engine = Asked(WEB, MONITOR, made, replace(WEB, id="9" * 64, given=("99", "GPU-else")))
-    web, monitor, own = found(engine)
-    assert (web.uuids, monitor.uuids, own.uuids) == ((UUIDS[1], UUIDS[4]), (), (UUIDS[2],))
-    assert [one.traits.sees_all for one in (web, monitor, own)] == [False, True, False]
-    assert uses_of([web, monitor]) == (
-        OutsideUse(UUIDS[1], "container web (boxer)", (7,)),
-        OutsideUse(UUIDS[4], "container web (boxer)", (7,)),
-    )
-    assert uses_of([replace(web, is_here=True)]) == ()
-    assert [one.uuids for one in found(engine, numbered=False)] == [(UUIDS[4],), (), (UUIDS[2],)]
-
-
-def test_each_is_inspected_once() -> None:
-    """What an engine has told of a container is kept for the next launch, until it has ended."""
-    first, second = Asked(WEB), Asked(WEB, MONITOR)
-    assert found(first) == found(second)[:1] == found(Asked(WEB))
-    assert (first.questions, second.questions) == (["running", "e"], ["running", "f"])
-    found(Asked(BOX))
-    again = Asked(WEB)
-    found(again)
-    assert again.questions == ["running", "e"]
-
-
 @pytest.mark.parametrize("text", ["", "[]", f'{{"{WEB.id}": 5}}', f'{{"{WEB.id}": [1, 2]}}'])
 def test_unknown_cache(tmp_path: Path, text: str) -> None:
     """A cache that is damaged, or of another version, costs one inspection."""
@@ -167,17 +108,6 @@ def test_engine_without_an_answer() -> None:
         assert got == ((), want)
 
 
-def test_beside_leases() -> None:
-    """A container is beside the leases of its GPUs, unless it has a lease or launches run in it."""
-    (web,) = found(Asked(WEB))
-    theirs, other = lease("theirs", 4, 5), lease("other", 6)
-    theirs = replace(theirs, uuids=(UUIDS[4],))
-    assert web.leases_beside([theirs, other]) == [theirs]
-    assert replace(web, is_here=True).leases_beside([theirs]) == []
-    assert web.leases_beside([theirs, replace(other, container=web.id)]) == []
-    assert replace(web, traits=replace(web.traits, lease_id="theirs")).leases_beside([theirs]) == []
-
-
 def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine is asked at the socket that its variable names, once, and if it is there."""
     for name in ("DEFAULT_SOCKET", "ROOTLESS_SOCKET"):
@@ -191,20 +121,10 @@ def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert got == [("docker", f"{tmp_path}/./s")]
 
 
-OWN, USERS, SYSTEM = "own.conf", "config/containers/storage.conf", "system.conf"
+SYSTEM = "system.conf"
 
 
-@pytest.mark.parametrize(
-    ("user_id", "settings", "root"),
-    [
-        (0, {SYSTEM: 'graphroot = "{0}/a"', USERS: 'graphroot = "{0}/b"'}, "a"),
-        (0, {OWN: 'graphroot="{0}/c"', SYSTEM: 'graphroot = "{0}/a"'}, "c"),
-        (7, {SYSTEM: 'graphroot = "{0}/a"'}, "data/containers/storage"),
-        (7, {SYSTEM: '[storage]\n rootless_storage_path = "$XDG_DATA_HOME/$UID"'}, "data/7"),
-        (7, {USERS: '# graphroot = "{0}/a"\ngraphroot = "{0}/b"'}, "b"),
-        (7, {OWN: 'graphroot = "{0}/c"', USERS: 'graphroot = "{0}/b"'}, "c"),
-    ],
-)
+@cases(CASES["store_of_podman"], "user_id", "settings", "root")
 def test_store_of_podman(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -217,8 +137,8 @@ def test_store_of_podman(
     monkeypatch.setattr("gpulaunch.containers.podman.store._SYSTEM_FILES", (tmp_path / SYSTEM,))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    if OWN in settings:
-        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / OWN))
+    if "own.conf" in settings:
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "own.conf"))
     for name, text in settings.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text.format(tmp_path))
