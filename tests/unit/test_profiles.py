@@ -30,8 +30,6 @@ def refused(name: str) -> UsageError:
 @pytest.mark.parametrize(
     "change",
     [
-        {"resources": {"power_w": 2}},
-        {"sm_curve": {"throughput": [1], "source": "x"}},
         {"communication": {"weight": 0, "source": "x"}},
         {"resources": {"utilization": "busy", "source": "x"}},
         {"variants": {"a=1": {"name": "x"}}},
@@ -66,7 +64,6 @@ NAMED = {
         '\ufeffname = "a"',
         "1: it begins with a byte-order mark: save it as UTF-8 without one",
     ),
-    "an unknown key": ("surprise = 1", "1: unknown key 'surprise': known here are version, name, "),
     "an edge twice": (TWICE, "3: edges: 0-1 is there twice, in either order"),
 }
 
