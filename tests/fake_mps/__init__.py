@@ -38,10 +38,11 @@ _BUILT = Path(__file__).parents[2] / "build" / "mps-control"
 _REAL = Path(
     os.environ.get("GPULAUNCH_TEST_MPS") or _BUILT
 )  # read now: no test sees such a variable
-_PROGRAM = """\
+_START = """\
 #!/bin/bash
 PYTHONHOME={home} exec -a {name} {python} -sS {script} "$@"
 """
+"""What starts the daemon: its name is that of its file in /proc/PID/comm, and of its argv[0]."""
 
 
 class Event(NamedTuple):
@@ -76,31 +77,16 @@ class Mps:
         self.folder.chmod(0o1777)
         self.bin = self.folder / "bin"
         self.bin.mkdir()
-        shutil.copytree(
-            _STAND_IN, self.folder / "lib", ignore=shutil.ignore_patterns("__pycache__")
-        )
         self.environment = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         (self.folder / "events.jsonl").touch()
         (self.folder / "events.jsonl").chmod(0o666)
-        self._add(SERVER, "server.py")
-        self._add(CLIENT, "client.py")
+        for name in (SERVER, CLIENT):
+            self._add(name)
 
-    def _add(self, name: str, script: str) -> None:
-        """Add a program with this name in /proc/PID/comm (the file's) and /proc/PID/cmdline."""
-        python, home = interpreter()
-        link = self.folder / "lib" / name
-        link.symlink_to(python)
-        words = {
-            "home": home,
-            "name": name,
-            "python": str(link),
-            "script": str(self.folder / "lib" / script),
-        }
-        program = self.bin / name
-        program.write_text(
-            _PROGRAM.format(**{key: shlex.quote(word) for key, word in words.items()})
-        )
-        program.chmod(0o755)
+    def _add(self, name: str) -> None:
+        """Add a program of program.c; it does what its name says."""
+        (self.bin / name).write_bytes(program())
+        (self.bin / name).chmod(0o755)
 
     def pipe(self, name: str = "p") -> Path:
         """Make a pipe directory with a folder "logs" in it: the daemon has a FIFO "log" there."""
@@ -209,7 +195,17 @@ class FakeMps(Mps):
 
     def __init__(self) -> None:
         super().__init__()
-        self._add(CONTROL, "control.py")
+        self._add(CONTROL)
+        library = self.folder / "lib"
+        library.mkdir()
+        shutil.copy(_STAND_IN / "daemon.py", library)
+        python, home = interpreter()
+        (library / CONTROL).symlink_to(python)
+        words = (home, CONTROL, str(library / CONTROL), str(library / "daemon.py"))
+        names = ("home", "name", "python", "script")
+        start = library / "start-daemon"
+        start.write_text(_START.format(**dict(zip(names, map(shlex.quote, words), strict=True))))
+        start.chmod(0o755)
         self._shown: list[str] = []
         self._told = {
             "status": "ACTIVE",
@@ -343,6 +339,18 @@ def _command(pid: int) -> list[str]:
         ]
     except OSError:
         return []
+
+
+@functools.cache
+def program() -> bytes:
+    """Return the stand-ins that are written in C; a machine without gcc skips the test."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "program")
+        options = ("-Wall", "-Wextra", "-O1", "-o", output)
+        subprocess.run(["gcc", *options, _STAND_IN / "program.c"], check=True)
+        return output.read_bytes()
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import pytest
 from conftest import Launcher, wait_for_end
 from fake_mps import CONTROL, SERVER, FakeMps, is_alive
 from fake_nvml import FakeNvml
-from test_mps import LIGHT, V100, client, ended_safely
+from test_mps import DEAF, LIGHT, V100, client, ended_safely
 from test_users import Accounts, User, accounts, root  # noqa: F401  fixtures
 
 pytest_plugins = ("fake_mps", "fake_nvml")
@@ -139,7 +139,7 @@ def freed(launcher: Launcher, owner: User) -> Iterator[None]:
 
 def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: FakeMps) -> None:  # noqa: F811
     """Root's `free` takes a user's client off MPS as that user, and the user's daemon ends."""
-    with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
+    with client(alice, *LIGHT, words=DEAF) as job, freed(root, alice):
         assert ended_safely(mps, job.pid)
     told = [
         event.said

@@ -1,9 +1,10 @@
 """The control daemon: it says what driver 550's says, word for word, as far as seen without a GPU.
 
-It knows the commands that gpulaunch sends. Taken from the real program, run with a server that
-never becomes ready: every sentence below, when which is said, the files in the pipe directory and
-their modes, what of them stays, the POSIX lock, and that a daemon that is to quit waits for its
-server and takes no connection meanwhile. test_fake_mps.py compares.
+What it is told to do, and what happens, is beside this file's folder: told.json, which a test
+changes, and events.jsonl. It knows the commands that gpulaunch sends. Taken from the real program,
+run with a server that never becomes ready: every sentence below, when which is said, the files in
+the pipe directory and their modes, what of them stays, the POSIX lock, and that a daemon that is to
+quit waits for its server and takes no connection meanwhile. test_fake_mps.py compares.
 
 From the documentation or assumed, since no real client was at hand: terminate_client of a process
 that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
@@ -20,19 +21,46 @@ import shutil
 import signal
 import socket
 import struct
+import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from common import PIPE, cuda_variables, note, number, told
-
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG = "CUDA_MPS_LOG_DIRECTORY"
 _PID_FILE = "nvidia-cuda-mps-control.pid"
 _TICK_S = 0.01
 """How often a client that waits is looked at again, since what the test wants may have changed."""
 
 _ROOT = "Only the root user may"
+
+
+def told() -> dict:
+    """Return what the test wants now; see FakeMps.tell."""
+    with open(os.path.join(_FOLDER, "told.json")) as file:
+        return json.load(file)
+
+
+def note(event: str, **what: object) -> None:
+    """Write down what happens, with its time, in one write."""
+    line = {"event": event, "time": time.monotonic(), "pipe": os.environ.get(_PIPE), **what}
+    descriptor = os.open(os.path.join(_FOLDER, "events.jsonl"), os.O_WRONLY | os.O_APPEND)
+    os.write(descriptor, f"{json.dumps(line)}\n".encode())
+    os.close(descriptor)
+
+
+def cuda_variables(lines: Iterable[str]) -> dict[str, str]:
+    """Return the part of an environment that CUDA looks at."""
+    return dict(line.split("=", 1) for line in lines if line.startswith("CUDA_"))
+
+
+def number(text: str) -> float | None:
+    """Return the number that a text begins with, as scanf reads it; None if there is none."""
+    found = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
+    return float(found.group()) if found else None
 
 
 class DaemonError(Exception):
@@ -79,7 +107,7 @@ class Daemon:
     """The control daemon of this process's CUDA_MPS_PIPE_DIRECTORY."""
 
     def __init__(self) -> None:
-        self._directory = os.environ[PIPE]
+        self._directory = os.environ[_PIPE]
         self._selector = selectors.DefaultSelector()
         self._peers: list[Peer] = []
         self._listeners: list[socket.socket] = []
@@ -108,12 +136,13 @@ class Daemon:
         self._take_directory()
         self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
-        self._log(f"To connect CUDA applications to this daemon, set env {PIPE}={self._directory}")
+        self._log(f"To connect CUDA applications to this daemon, set env {_PIPE}={self._directory}")
         self._listen()
         if not told()["forgets_pid_file"]:
             with open(os.path.join(self._directory, _PID_FILE), "w") as file:
                 file.write(str(os.getpid()))
-        note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables())
+        own = [f"{name}={text}" for name, text in os.environ.items()]
+        note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables(own))
         listening()
         while not self._done():
             self._turn()
@@ -222,7 +251,7 @@ class Daemon:
         elif text == "detach":
             peer.detached = True
         else:
-            peer.said = json.loads(text)
+            peer.said = {"environment": cuda_variables(text.split("\0"))}
             peer.waits = True
             note("asked", pid=peer.pid, uid=peer.uid, **peer.said)
 
@@ -433,3 +462,38 @@ class Daemon:
             return ["Not enough privilege to execute quit command"]
         self._quitting, self._quitter = True, peer
         return None
+
+
+def start_in_background() -> int:
+    """Fork the daemon, and wait until it listens or has given up. Returns the exit status."""
+    problem, told_by = os.pipe()
+    if os.fork():
+        os.close(told_by)
+        with open(problem) as file:
+            text = file.read()
+        print(text[1:], end="")
+        return int(text[:1] or "1")
+    os.setsid()
+    os.close(problem)
+
+    def listening() -> None:
+        os.write(told_by, b"0")
+        os.close(told_by)
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+
+    try:
+        status = Daemon().run(listening)
+    except DaemonError as error:
+        os.write(told_by, f"1{error}".encode())
+        status = 1
+    except BaseException:  # noqa: BLE001  nobody would see it
+        note("crashed", pid=os.getpid(), text=traceback.format_exc())
+        status = 1
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(start_in_background())
