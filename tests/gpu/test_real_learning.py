@@ -40,8 +40,8 @@ def write_profile(bench: Bench, name: str, busy: float, seconds: float, origin: 
     folder = Path(bench.launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.toml"
-    text = PROFILE.format(name=name, busy=round(busy, 1), seconds=round(seconds, 3), origin=origin)
-    path.write_text(text)
+    values = {"name": name, "busy": round(busy, 1), "seconds": round(seconds, 3), "origin": origin}
+    path.write_text(PROFILE.format(**values))
     return path
 
 
