@@ -125,12 +125,12 @@ class Mps:
 
         Front ends are CONTROL, too.
         """
-        commands = {pid: _command(pid) for pid in self._processes()}
-        return [
-            pid
-            for pid, words in commands.items()
-            if words and os.path.basename(words[0]) == program
-        ]
+        found = []
+        for pid in self._processes():
+            words = _command(pid)
+            if words and os.path.basename(words[0]) == program:
+                found.append(pid)
+        return found
 
     def daemons(self) -> list[int]:
         """Return the living control daemons, without the front ends by which they are asked."""
@@ -138,20 +138,14 @@ class Mps:
 
     def _processes(self) -> list[int]:
         """Who has the folder in its PATH or in the name of its pipe directory."""
-        ours = os.fsencode(f"{self.folder}/")
+        ours = os.fsencode(f":{self.folder}/")
         found = []
-        for pid in (
-            int(name)
-            for name in os.listdir("/proc")
-            if name.isdecimal() and int(name) != os.getpid()
-        ):
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 variables = dict(line.partition(b"=")[::2] for line in lines)
-                pipe = variables.get(PIPE.encode())
-                if pipe is not None and (b":" + variables.get(b"PATH", b"") + b":" + pipe).count(
-                    b":" + ours
-                ):
+                pipe, path = variables.get(PIPE.encode()), variables.get(b"PATH", b"")
+                if pipe is not None and ours in b":" + path + b":" + pipe and pid != os.getpid():
                     found.append(pid)
         return [pid for pid in found if _command(pid)]
 
@@ -161,9 +155,8 @@ class Mps:
             for pid in left:
                 kill(pid)
         events = (self.folder / "events.jsonl").read_text()
-        shutil.rmtree(
-            self.folder, ignore_errors=True
-        )  # a daemon that was killed may be removing its sockets still
+        # A daemon that was killed may be removing its sockets still.
+        shutil.rmtree(self.folder, ignore_errors=True)
         assert '"crashed"' not in events, events
 
 
@@ -186,9 +179,8 @@ class FakeMps(Mps):
 
     started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
     got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
-    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables), command.
-    attached: it has a server; said: server (pid) and the same. without: a client runs without MPS,
-    since it found no daemon; said: environment. terminated: by terminate_client; said: server.
+    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it
+    has a server; said: server (pid) and the same. terminated: by terminate_client; said: server.
     left: a client has ended in order, or after it was terminated, or without having been attached.
     died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
     """
@@ -215,7 +207,6 @@ class FakeMps(Mps):
             "refuses": [],
             "answers": {},
             "server_fails": False,
-            "forgets_pid_file": False,
             "busy": 0,
         }
         self.tell()
@@ -233,7 +224,6 @@ class FakeMps(Mps):
                 refuses: ["terminate_client"] prints 1 and lets the client be.
                 answers: for a command that is not carried out the lines that are printed.
                 server_fails: servers end as they start.
-                forgets_pid_file: daemons that start write none.
                 busy: so many connections are sent away first.
         """
         assert wishes.keys() <= self._told.keys(), wishes
@@ -269,19 +259,14 @@ class FakeMps(Mps):
 
     # -------------------------------------------------------------------------------------- looking
 
-    def events(
-        self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None
-    ) -> list[Event]:
-        """Return what has happened, in order; of these kinds, this process, this pipe directory."""
+    def events(self, *kinds: str, pid: int | None = None) -> list[Event]:
+        """Return what has happened, in order; of these kinds, this process."""
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
-            event = Event(
-                said.pop("event"), said.pop("time"), said.pop("pid"), said.pop("pipe"), said
-            )
-            if kinds and event.kind not in kinds:
-                continue
-            if pid in (None, event.pid) and (pipe is None or str(pipe) == event.pipe):
+            own = [said.pop(key) for key in ("event", "time", "pid", "pipe")]
+            event = Event(*own, said)
+            if (not kinds or event.kind in kinds) and pid in (None, event.pid):
                 found.append(event)
         return found
 
@@ -290,15 +275,15 @@ class FakeMps(Mps):
         until(lambda: len(self.events(kind, **which)) >= count)
         return self.events(kind, **which)
 
-    def commands(self, beginning: str = "", pipe: Path | str | None = None) -> list[str]:
+    def commands(self, beginning: str = "") -> list[str]:
         """Return the commands that daemons have got, in order."""
-        lines = [event.said["command"] for event in self.events("command", pipe=pipe)]
+        lines = [event.said["command"] for event in self.events("command")]
         return [line for line in lines if line.startswith(beginning)]
 
-    def attached(self, pipe: Path | str | None = None) -> list[Event]:
+    def attached(self) -> list[Event]:
         """Return the events "attached" of the clients that are attached now."""
         now: dict[int, Event] = {}
-        for event in self.events("attached", "terminated", "left", "died", pipe=pipe):
+        for event in self.events("attached", "terminated", "left", "died"):
             if event.kind == "attached":
                 now[event.pid] = event
             else:
@@ -307,9 +292,8 @@ class FakeMps(Mps):
 
     def ended_safely(self, pid: int) -> bool:
         """Return whether a client that is gone left in order, or was first terminated by MPS."""
-        kinds = [
-            event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)
-        ]
+        events = self.events("attached", "terminated", "left", "died", pid=pid)
+        kinds = [event.kind for event in events]
         return kinds in (["attached", "left"], ["attached", "terminated", "left"])
 
     def end_client(self, pid: int) -> None:
@@ -333,12 +317,10 @@ def kill(pid: int) -> None:
 def _command(pid: int) -> list[str]:
     """Return a process's command line; empty if it has ended."""
     try:
-        return [
-            os.fsdecode(word)
-            for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-        ]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
         return []
+    return [os.fsdecode(word) for word in words]
 
 
 @functools.cache

@@ -59,7 +59,7 @@ class Client:
         self.launcher = launcher
         self.process = launcher.start(*options, "--", *words, stdin=subprocess.PIPE, **process)
         line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
+        assert line, (self.process.wait(), self.process.stderr.read())
         self.how, pid = line.split()
         self.pid = int(pid)
 
@@ -164,9 +164,9 @@ def group(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> None:
     """The daemon is there, its server ACTIVE, before the job, its client; all end with the job.
 
-    A daemon that hears others is asked again. It is known by its process, and needs no pid file.
+    A daemon that hears others is asked again.
     """
-    fake_mps.tell(looks=3, busy=4, forgets_pid_file=True)
+    fake_mps.tell(looks=3, busy=4)
     with client(launcher, *LIGHT, "--share=40%") as job:
         assert job.how == "attached"
         (daemon,), (there,) = fake_mps.events("started"), fake_mps.attached()

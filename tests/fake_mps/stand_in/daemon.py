@@ -1,15 +1,15 @@
 """The control daemon: it says what driver 550's says, word for word, as far as seen without a GPU.
 
 What it is told to do, and what happens, is beside this file's folder: told.json, which a test
-changes, and events.jsonl. It knows the commands that gpulaunch sends. Taken from the real program,
-run with a server that never becomes ready: every sentence below, when which is said, the files in
-the pipe directory and their modes, what of them stays, the POSIX lock, and that a daemon that is to
-quit waits for its server and takes no connection meanwhile. test_fake_mps.py compares.
+changes, and events.jsonl. It knows the commands that gpulaunch sends, and one user, whose daemons
+are that user's alone. Taken from the real program, run with a server that never becomes ready:
+every sentence below, when which is said, the files in the pipe directory and their modes, what of
+them stays, the POSIX lock, and that a daemon that is to quit waits for its server and takes no
+connection meanwhile. test_fake_mps.py compares.
 
 From the documentation or assumed, since no real client was at hand: terminate_client of a process
 that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
-speak another protocol; the peer's uid counts, and not which socket he takes; the log is written at
-once, and not by way of the FIFO "log".
+speak another protocol; the log is written at once, and not by way of the FIFO "log".
 """
 
 import fcntl
@@ -35,8 +35,6 @@ _PID_FILE = "nvidia-cuda-mps-control.pid"
 _TICK_S = 0.01
 """How often a client that waits is looked at again, since what the test wants may have changed."""
 
-_ROOT = "Only the root user may"
-
 
 def told() -> dict:
     """Return what the test wants now; see FakeMps.tell."""
@@ -55,12 +53,6 @@ def note(event: str, **what: object) -> None:
 def cuda_variables(lines: Iterable[str]) -> dict[str, str]:
     """Return the part of an environment that CUDA looks at."""
     return dict(line.split("=", 1) for line in lines if line.startswith("CUDA_"))
-
-
-def number(text: str) -> float | None:
-    """Return the number that a text begins with, as scanf reads it; None if there is none."""
-    found = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
-    return float(found.group()) if found else None
 
 
 class DaemonError(Exception):
@@ -112,7 +104,6 @@ class Daemon:
         self._peers: list[Peer] = []
         self._listeners: list[socket.socket] = []
         self._server: Server | None = None
-        self._next_uid: int | None = None  # who waits for the server of another user to go
         self._quitter: Peer | None = None
         self._quitting = False
         self._status = 0
@@ -136,11 +127,9 @@ class Daemon:
         self._take_directory()
         self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
-        self._log(f"To connect CUDA applications to this daemon, set env {_PIPE}={self._directory}")
         self._listen()
-        if not told()["forgets_pid_file"]:
-            with open(os.path.join(self._directory, _PID_FILE), "w") as file:
-                file.write(str(os.getpid()))
+        with open(os.path.join(self._directory, _PID_FILE), "w") as file:
+            file.write(str(os.getpid()))
         own = [f"{name}={text}" for name, text in os.environ.items()]
         note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables(own))
         listening()
@@ -197,7 +186,6 @@ class Daemon:
                 key.data(key.fileobj)
         if self._quitting and self._server and self._is_ready() and not self._clients():
             self._end_server()
-        self._hand_over()
         for peer in [peer for peer in self._peers if peer.waits]:
             self._attach(peer)
 
@@ -207,7 +195,6 @@ class Daemon:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         directory = os.environ.get(_LOG, "")
         self._log_file = os.open(os.path.join(directory, "control.log"), flags, 0o644)
-        os.close(os.open(os.path.join(directory, "server.log"), flags, 0o644))
 
     def _log(self, text: str, pid: int | None = None) -> None:
         now = time.time()
@@ -231,7 +218,6 @@ class Daemon:
         )
         connection.send(b"hello")
         peer = Peer(connection, pid, uid)
-        self._log("Accepting connection...")
         self._peers.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
@@ -244,8 +230,6 @@ class Daemon:
             self._leave(peer)
         elif not peer.kind:
             peer.kind = text
-            if text == "ui":
-                self._log("NEW UI")
         elif peer.kind == "ui":
             self._command(peer, text)
         elif text == "detach":
@@ -261,8 +245,6 @@ class Daemon:
         self._peers.remove(peer)
         if peer is self._quitter:
             self._quitter = None
-        if peer.kind == "ui":
-            self._log("UI closed")
         if peer.kind != "client":
             return
         died = bool(peer.server) and not peer.detached
@@ -281,8 +263,6 @@ class Daemon:
             return
         if not self._server and not self._start_server(peer.uid):
             self._answer_client(peer, "CUDA_ERROR_MPS_CONNECTION_FAILED")
-        elif self._server.uid != peer.uid:
-            self._next_uid = peer.uid
         elif self._state() == "FAULT":
             self._answer_client(peer, "CUDA_ERROR_MPS_SERVER_NOT_READY")
         elif self._is_ready():
@@ -312,7 +292,7 @@ class Daemon:
         ready, told_by = os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_server(program, uid, told_by)
+            self._become_server(program, told_by)
         os.close(told_by)
         process = os.pidfd_open(pid)
         self._log(f"Starting new server {pid} for user {uid}", pid)
@@ -326,13 +306,10 @@ class Daemon:
         note("server", pid=pid, uid=uid, daemon=os.getpid())
         return True
 
-    def _become_server(self, program: str | None, uid: int, ready: int) -> None:
+    def _become_server(self, program: str | None, ready: int) -> None:
         try:
             for listener in self._listeners:
                 listener.close()
-            if uid != os.geteuid():
-                os.setgroups([])
-                os.setresuid(uid, uid, uid)
             os.set_inheritable(ready, True)
             os.environ["FAKE_MPS_READY"] = str(ready)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -345,7 +322,6 @@ class Daemon:
             return
         _, status = os.waitpid(server.pid, 0)
         self._log(f"Server {server.pid} exited with status {os.WEXITSTATUS(status)}")
-        self._log("Removed Shm file at ")
         self._status |= os.WEXITSTATUS(status)
         note("server ended", pid=server.pid)
         self._selector.unregister(server.process)
@@ -355,17 +331,6 @@ class Daemon:
     def _end_server(self) -> None:
         os.kill(self._server.pid, signal.SIGKILL)
         self._server_ended(self._server)
-
-    def _hand_over(self) -> None:
-        """Replace an idle server when another user waits for his."""
-        if self._next_uid is None or self._quitting:
-            return
-        if self._server and (self._clients() or not self._is_ready()):
-            return
-        if self._server:
-            self._end_server()
-        uid, self._next_uid = self._next_uid, None
-        self._start_server(uid)
 
     # ------------------------------------------------------------------------------------- commands
 
@@ -393,24 +358,14 @@ class Daemon:
 
     def _found(self, words: list[str]) -> tuple[Server | None, list[str]]:
         """Return the server that a command's first word names, or the answer if there is none."""
-        pid = int(number(words[0]) or 0) if words else 0
-        if self._server and self._server.pid == pid:
+        if self._server and str(self._server.pid) == words[0]:
             return self._server, []
-        return None, [f"Server {pid} not found"]
-
-    def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
-        if peer.uid in (0, self._server.uid):
-            return []
-        return [
-            f"Insufficient privileges for UID {peer.uid}. {_ROOT} {what} another user's server."
-        ]
+        return None, [f"Server {words[0]} not found"]
 
     def _do_get_server_list(self, _: Peer, __: list[str]) -> list[str]:
         return [str(self._server.pid)] if self._server else []
 
     def _do_get_server_status(self, _: Peer, words: list[str]) -> list[str]:
-        if not words or number(words[0]) is None:
-            return ["A server PID is required"]
         server, problem = self._found(words)
         if not server:
             return problem
@@ -418,36 +373,22 @@ class Daemon:
         server.looks += 1
         return [state]
 
-    def _do_start_server(self, peer: Peer, words: list[str]) -> list[str]:
-        if len(words) < 2 or words[0] != "-uid" or number(words[1]) is None:
-            return ["A user id (UID) is required to start a new server"]
-        uid = int(number(words[1]))
-        if peer.uid not in (0, uid):
-            return [
-                (
-                    f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another "
-                    "user."
-                )
-            ]
+    def _do_start_server(self, _: Peer, words: list[str]) -> list[str]:
         if not self._server:
-            self._start_server(uid)
-        elif self._server.uid != uid:
-            self._next_uid = uid
+            self._start_server(int(words[1]))
         return []
 
     def _do_get_client_list(self, _: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
         return [str(peer.pid) for peer in self._clients()] if server else problem
 
-    def _do_terminate_client(self, peer: Peer, words: list[str]) -> list[str]:
+    def _do_terminate_client(self, _: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
         if not server or self._state() == "INITIALIZING":
-            pid = int(number(words[0]) or 0) if words else 0
-            return [*problem, f"Server {pid} not found!", "1"]
-        problem = self._not_owned_by(peer, "terminate clients on")
-        client = next((one for one in self._clients() if str(one.pid) in words[1:2]), None)
-        if problem or not client or "terminate_client" in told()["refuses"]:
-            return [*problem, "1"]
+            return [*problem, f"Server {words[0]} not found!", "1"]
+        client = next((one for one in self._clients() if str(one.pid) == words[1]), None)
+        if not client or "terminate_client" in told()["refuses"]:
+            return ["1"]
         note("terminated", pid=client.pid, server=server.pid)
         client.server, client.detached = None, True
         with suppress(OSError):
@@ -457,11 +398,8 @@ class Daemon:
     def _do_get_default_active_thread_percentage(self, _: Peer, __: list[str]) -> list[str]:
         return ["100.0"]
 
-    def _do_quit(self, peer: Peer, _: list[str]) -> list[str] | None:
-        if peer.uid not in (0, os.geteuid()):
-            return ["Not enough privilege to execute quit command"]
+    def _do_quit(self, peer: Peer, _: list[str]) -> None:
         self._quitting, self._quitter = True, peer
-        return None
 
 
 def start_in_background() -> int:

@@ -105,6 +105,8 @@ static int control(int argc, char **argv)
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "-d"))
             return become_daemon(argv);
+    /* The real one complains before it reads. Whoever writes to it then may get SIGPIPE. */
+    length = getline(&line, &size, stdin);
     if ((fd = connected("control_privileged", &greeted)) < 0)
         fd = connected("control", &greeted);
     if (fd < 0) {
@@ -113,11 +115,10 @@ static int control(int argc, char **argv)
     }
     if (!greeted || say(fd, "ui", 2) < 0)
         return broken();
-    while ((length = getline(&line, &size, stdin)) > 0) {
+    for (; length > 0; length = getline(&line, &size, stdin)) {
         if (say(fd, line, length) < 0)
             return broken();
-        length = recv(fd, text, MOST - 1, 0);
-        if (length <= 0) /* it just died */
+        if ((length = recv(fd, text, MOST - 1, 0)) <= 0) /* it just died */
             return 1;
         text[length] = 0;
         if (text[0] == '!')
