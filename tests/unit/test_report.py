@@ -51,9 +51,9 @@ def replayed(text: str, *policies: str, topology="dgx1-v100", machines=1) -> lis
 
 @cache
 def paper() -> tuple[Replay, ...]:
-    """12 jobs as in mapa-sc21, all there at once, by two policies."""
+    """6 jobs as in mapa-sc21, all there at once, by two policies."""
     return tuple(
-        replayed(document_text(gpulaunch.generate_trace("uniform", 1, 12)), "baseline", "preserve")
+        replayed(document_text(gpulaunch.generate_trace("uniform", 1, 6)), "baseline", "preserve")
     )
 
 
