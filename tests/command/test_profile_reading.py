@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Launcher
+from test_nsight import ONE, details
 
 from gpulaunch.files.toml import tomllib
 
@@ -18,28 +19,9 @@ CALL = RANK + (
     "0x{pid} "
     "[nranks={ranks}] stream 0x3\n"
 )
-NCU = """\
-==PROF== Connected to process 1
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",\
-"Grid Size","Device","CC",\
-"Section Name","Metric Name","Metric Unit","Metric Value"
-"""
-ROW = (
-    '"0","1","a","h","k","1","7","(1,1,1)","(1,1,1)","0","8.0","Command line profiler '
-    'metrics","{}","{}","{}"\n'
-)
-METRICS = (
-    ("lts__t_sectors.sum", "sector", "40,000"),
-    ("lts__t_sector_hit_rate.pct", "%", "62.5"),
-    ("smsp__inst_executed.sum", "inst", "100,000"),
-    ("sm__warps_active.avg.pct_of_peak_sustained_active", "%", "48.2"),
-    ("sm__maximum_warps_per_active_cycle_pct", "%", "75"),
-    ("gpu__time_duration.sum", "us", "12.5"),
-)
-
 COUNTERS = {
-    "llc_accesses_per_kilo_instruction": 400,
-    "llc_hit_rate_percentage": 62.5,
+    "llc_accesses_per_kilo_instruction": 150,
+    "llc_hit_rate_percentage": 75.5,
     "bytes_per_access": 32,
 }
 
@@ -52,7 +34,7 @@ def files(tmp_path: Path) -> Path:
     lines = [INIT.format(**rank) for rank in ranks]
     lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
     (tmp_path / "nccl.log").write_text("".join(lines))
-    (tmp_path / "ncu.csv").write_text(NCU + "".join(ROW.format(*metric) for metric in METRICS))
+    (tmp_path / "ncu.csv").write_text(details(ONE))
     return tmp_path
 
 
@@ -115,7 +97,6 @@ def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> N
     [
         (("ncu.csv",), "ncu.csv: no source file"),
         (("--nccl-log", "train.py"), "train.py: no lines of NCCL"),
-        (("--ncu", "train.py"), "train.py: no table of Nsight Compute"),
         ((".", "--ncu", "x"), "--ncu: not allowed with argument PATH"),
         ((".", "-o", "nccl.log"), "nccl.log:1: "),
     ],

@@ -9,17 +9,12 @@ from values import cases
 
 from gpulaunch.measure.run import (
     GpuRun,
-    PeerTraffic,
     Reading,
     Run,
     Usage,
-    figures_of,
     is_reservation,
-    run_document,
-    run_of,
 )
 from gpulaunch.measure.update_profile import percentile_95, resources_of, updated
-from gpulaunch.records import replace
 
 GIB = 1 << 30
 DATE = "2026-11-21T20:00:00Z"
@@ -71,14 +66,6 @@ def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
     assert usage.figures()["memory_bytes"] == 2 * GIB
 
 
-def test_nothing_read_is_nothing_known() -> None:
-    """A job that ends before the second reading has a duration, and no figure of its GPU."""
-    figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures),), DATE)
-    assert figures_of(one) == {"duration_s": 0.002}
-    assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
-
-
 READING = st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB))
 
 
@@ -116,15 +103,6 @@ def test_what_a_framework_sets_aside(levels: tuple[float, ...], want: bool) -> N
     assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want
 
 
-def test_a_run_survives_json() -> None:
-    """What -o record_to writes is read as what it was."""
-    one = run(gpus=2)
-    traffic = (PeerTraffic(1, 5, 6), PeerTraffic(4))
-    first = replace(one.gpus[0], traffic=traffic, hides_peers=True)
-    one = replace(one, gpus=(first, one.gpus[1]), problems=("odd",))
-    assert run_of(run_document(one)) == one
-
-
 # ---------------------------------------------------------------------------- one run after another
 
 
@@ -157,21 +135,21 @@ def test_what_a_run_does_not_tell_stays() -> None:
     assert after["source"] == "paper X; gpulaunch --record"
 
 
-@pytest.mark.parametrize(
-    ("sentence", "other", "want"),
-    [
-        ("busier", run(sm=61), "average SM utilization 61 % instead of 50 %"),
-        ("more memory", run(memory_mib=5000), "maximum memory 5000 MiB instead of 4000 MiB"),
-        ("no memory at all", run(memory_mib=0), "maximum memory 0 MiB instead of 4000 MiB"),
-        ("another GPU", run(model="A100"), "measured on A100 instead of V100"),
-        ("more GPUs", run(gpus=2), "on 2 GPUs instead of 1"),
-    ],
-)
-def test_misfits(sentence: str, other: Run, want: str) -> None:
+MISFITS = {
+    "busier": (run(sm=61), "average SM utilization 61 % instead of 50 %"),
+    "more memory": (run(memory_mib=5000), "maximum memory 5000 MiB instead of 4000 MiB"),
+    "no memory at all": (run(memory_mib=0), "maximum memory 0 MiB instead of 4000 MiB"),
+    "another GPU": (run(model="A100"), "measured on A100 instead of V100"),
+    "more GPUs": (run(gpus=2), "on 2 GPUs instead of 1"),
+}
+
+
+@cases(MISFITS, "other", "want")
+def test_misfits(other: Run, want: str) -> None:
     """A run that is another job's is told as such, and changes nothing but the count of misfits."""
     before = learned(run(), run())
     after, misfits = updated(before, other, "here")
-    assert misfits == [f"does not fit this run: {want}"], sentence
+    assert misfits == [f"does not fit this run: {want}"]
     assert after["resources"] == before["resources"]
     assert after["runs"] == {**before["runs"], "misfits": 1}
     after, misfits = updated(after, run(), "here")

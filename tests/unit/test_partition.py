@@ -22,7 +22,6 @@ from gpulaunch.sharing.curve import (
     percentage_for,
     round_down,
     saturates,
-    throughput_at,
 )
 from gpulaunch.sharing.partition import (
     allot_newcomer,
@@ -99,13 +98,6 @@ def test_quoted_figures() -> None:
 
 
 # ------------------------------------------------------------------------------------------- curves
-
-
-def test_throughput_between_points() -> None:
-    """Throughput is on the line that joins two points, and stays past the last one."""
-    curve = job("", [(20, 2.0), (40, 4.0), (100, 2.0)]).curve
-    got = [throughput_at(curve, percentage) for percentage in (0, 10, 30, 40, 70, 100, 130)]
-    assert got == [0.0, 1.0, 3.0, 4.0, 3.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -301,19 +293,6 @@ def test_energy_takes_the_fewest_sms() -> None:
     assert found.gain == pytest.approx(1.95)
 
 
-def honest(busy: int) -> Demand:
-    """Return a job that runs no kernel in a part of its time, and kernels linear in SMs."""
-    points = [(p, 1 / ((100 - busy) / 100 + busy / p)) for p in range(5, 101, 5)]
-    return replace(job(f"{busy}", points), sm_utilization_percentage=float(busy))
-
-
-def test_pairs_by_hand() -> None:
-    """Jobs that pause share all SMs; always busy ones get what they need of them."""
-    assert round(partition([honest(30), honest(30)], UNCOUNTED).gain, 3) == 1.835
-    flat = replace(job("flat", flat_from(30)), sm_utilization_percentage=95.0)
-    assert round(partition([honest(95), flat], UNCOUNTED).gain, 3) == 1.714
-
-
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(0, 100)), min_size=2, max_size=4), st.data())
 def test_a_curve_never_hurts(jobs: list[tuple[float, float]], data: st.DataObject) -> None:
     """The throughput that is predicted with a job's curve is no less than without it."""
@@ -374,17 +353,6 @@ def test_newcomer(
     assert part.sm_percentage == want, sentence
     assert part.left == 100 - sum(percentage for _, percentage in residents)
     assert part.optimum == partition([*(demand for demand, _ in residents), newcomer], UNCOUNTED)
-
-
-def test_reasons() -> None:
-    """A newcomer is told what the others have, what it gets, and what that should bring."""
-    assert allot_newcomer([(FLAT, 19)], LINEAR, UNCOUNTED).reason == (
-        "the jobs that are there have 19 %: memory-intensive jobs get the SMs that they need, the "
-        "others the rest; predicted throughput 1.76 of one after the other, 1.45 with even shares"
-    )
-    assert allot_newcomer([], FLAT, UNCOUNTED).reason == (
-        "alone: 19 % of the SMs keep it within 5 % of its best throughput"
-    )
 
 
 # --------------------------------------------------------------------------------------- properties
