@@ -178,9 +178,8 @@ class Bench:
         if not document["shared"]:
             return (document["sharing"] or {}).get("own_because") or done.stderr.strip()
         warned = self.launcher.run(*self._sharing("memory"), "--", "true").stderr
-        return (
-            warned.strip() if "get_server_status is unknown" in warned else None
-        )  # a daemon of driver 535 or before
+        # The daemon of driver 535 or before does not know it.
+        return warned.strip() if "get_server_status is unknown" in warned else None
 
     @property
     def plain_environment(self) -> dict[str, str]:
@@ -201,22 +200,17 @@ class Bench:
     def share(
         self, kind: str, percentage: int, *arguments: object, profile: str | None = None
     ) -> Job:
-        """Start load.py under `gpulaunch --share`; returns when it has its lease.
+        """Start load.py with this percentage of the SMs; returns when it has its lease.
 
-        Args:
-            kind: of load.py.
-            percentage: of the SMs.
-            arguments: of load.py.
-            profile: whose; None for that of the kind.
+        The profile is that of its kind unless another is named.
         """
         return self.launch(self._sharing(profile or kind, percentage), load(kind, *arguments))
 
     def launch(self, options: Sequence[str], command: Sequence[str]) -> Job:
         """Start a job under gpulaunch; returns when it has its lease."""
         before = len(self.launcher.records())
-        job = self._start(
-            [self.launcher.script, *options, "--", *command], self.launcher.environment
-        )
+        words = [self.launcher.script, *options, "--", *command]
+        job = self._start(words, self.launcher.environment)
         until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
         return job
 
@@ -238,9 +232,8 @@ class Bench:
 
     def lease_of(self, job: Job) -> str:
         """Return the id of a job's lease."""
-        return next(
-            lease["id"] for lease in self.status()["leases"] if lease["pid"] == job.process.pid
-        )
+        leases = self.status()["leases"]
+        return next(lease["id"] for lease in leases if lease["pid"] == job.process.pid)
 
     def left_of_mps(self) -> list[str]:
         """Return what lies in the directory of the daemons, apart from the files of their locks."""
@@ -381,14 +374,7 @@ class Fixed(NamedTuple):
 
 
 def fixed(bench: Bench, kind: str, seconds: float, pause_s: float = 0.0) -> Fixed:
-    """Return work of this length, measured alone without MPS.
-
-    Args:
-        bench: where.
-        kind: of load.py.
-        seconds: that it is to take alone, without PyTorch's start.
-        pause_s: pause after each batch.
-    """
+    """Return work that takes so long alone, without PyTorch's start, measured without MPS."""
     rate = measured(bench.plain(kind, 2))[0]["iterations_per_s"]
     steps = max(1, round(BATCH_S * rate))
     batches = max(1, round(seconds / (steps / rate + pause_s)))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,20 +73,16 @@ class Client:
         _, said = self.process.communicate("\n")
         return self.process.returncode, said
 
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.end()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            stream.close()
-
 
 @contextmanager
 def client(launcher: Launcher, *options: str, **how: object):
     job = Client(launcher, *options, **how)
-    try:
-        yield job
-    finally:
-        job.close()
+    with job.process:
+        try:
+            yield job
+        finally:
+            if job.process.poll() is None:
+                job.end()
 
 
 def await_gone(launcher: Launcher, mps: Mps) -> None:
@@ -107,12 +103,15 @@ def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
     return fake_mps.ended_safely(pid)
 
 
+def variables_of(job: Client) -> dict[str, str]:
+    """Return the environment of a job."""
+    lines = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")[:-1]
+    return dict(line.split("=", 1) for line in lines)
+
+
 def gpu_of(job: Client) -> str:
     """Return CUDA_VISIBLE_DEVICES of a job."""
-    variables = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
-    return next(
-        v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES=")
-    )
+    return variables_of(job)["CUDA_VISIBLE_DEVICES"]
 
 
 def own_gpu(launcher: Launcher, *options: str) -> str:
@@ -200,15 +199,14 @@ def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> No
 def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
     """Jobs of a group have one daemon, whichever come and go; a later group has a new one."""
     with client(launcher, *LIGHT) as first:
-        with client(launcher, *LIGHT) as second, client(launcher, *LIGHT) as third:
-            assert {gpu_of(job) for job in (first, second, third)} == {"GPU-v100-0"}
-            assert len(fake_mps.attached()) == 3
+        with client(launcher, *LIGHT) as second:
+            assert gpu_of(first) == gpu_of(second) == "GPU-v100-0"
+            assert len(fake_mps.attached()) == 2
             assert (len(fake_mps.events("started")), len(fake_mps.pids(SERVER))) == (1, 1)
             assert first.end() == (0, "")
-            assert third.end() == (0, "")
             assert fake_mps.commands("quit") == []
-            with client(launcher, *LIGHT) as fourth:
-                assert (fourth.how, gpu_of(fourth)) == ("attached", "GPU-v100-0")
+            with client(launcher, *LIGHT) as third:
+                assert (third.how, gpu_of(third)) == ("attached", "GPU-v100-0")
             assert second.end() == (0, "")
         assert fake_mps.commands("quit") == ["quit"]
     await_gone(launcher, fake_mps)
@@ -306,42 +304,34 @@ def test_a_daemon_that_does_not_work_is_not_joined(
     await_gone(launcher, fake_mps)
 
 
-def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
+def kill_all_but(job: Client) -> None:
+    """Kill the launcher of a job, and all that look after it."""
+    mark = f"GPULAUNCH_STATE_DIR={job.launcher.state}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_ours = mark in (path / "environ").read_bytes().split(b"\0")
+            if is_ours and b"gpulaunch" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    for pid in found:
+        if pid != job.pid:
+            kill(pid)
+
+
+def orphan(launcher: Launcher, fake_mps: FakeMps) -> str:
     """Let a group's daemon outlive its jobs and their processes; return its pipe directory."""
     launcher.is_executed = True  # its processes are found by their environment
-    job = Client(launcher, *options)
-    (daemon,) = fake_mps.events("started")
-    for pid in processes_of(launcher):
-        if pid != job.pid:
-            os.kill(pid, signal.SIGKILL)
-            wait_for_end(pid)
-    fake_mps.end_client(job.pid)
-    job.process.wait()
-    for stream in (job.process.stdin, job.process.stdout, job.process.stderr):
-        stream.close()
+    with client(launcher, *LIGHT) as job:
+        (daemon,) = fake_mps.events("started")
+        kill_all_but(job)
+        fake_mps.end_client(job.pid)
     assert is_alive(daemon.pid)
     return daemon.pipe
 
 
-def processes_of(launcher: Launcher) -> list[int]:
-    """Return the live processes of this launcher, with those that look after its jobs."""
-    found = []
-    mark = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                mark in (entry / "environ").read_bytes().split(b"\0")
-                and b"gpulaunch" in (entry / "cmdline").read_bytes()
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
 def test_a_daemon_that_nobody_ended(launcher: Launcher, fake_mps: FakeMps) -> None:
     """A daemon that outlived everybody is ended by its user's next launch, which starts its own."""
-    pipe = orphan(launcher, fake_mps, *LIGHT)
+    pipe = orphan(launcher, fake_mps)
     (old,) = fake_mps.events("started")
     with client(launcher, *LIGHT) as job:
         assert (job.how, is_alive(old.pid)) == ("attached", False)
@@ -497,8 +487,8 @@ def test_a_job_that_failed_at_its_limit_is_told_whose_it_was(
 
 def test_a_share_is_not_handed_on(group: Group) -> None:
     """A launch that does not share is no client of a group whose variables it has found."""
-    variables = Path(f"/proc/{group.other.pid}/environ").read_bytes().decode().split("\0")
-    found = dict(line.split("=", 1) for line in variables if line.startswith("CUDA_MPS"))
+    variables = variables_of(group.other).items()
+    found = {name: text for name, text in variables if name.startswith("CUDA_MPS")}
     environment = group.launcher.environment | found
     done = group.launcher.run("--", "mps_client", env=environment, input="\n")
     assert (done.returncode, done.stdout.split()[0]) == (0, "without")
@@ -522,7 +512,7 @@ def test_an_orphan_in_exclusive_process_mode(
     def gpus() -> list[dict]:
         return json.loads(launcher.run("status", "--json").stdout)["gpus"]
 
-    orphan(launcher, fake_mps, *LIGHT)
+    orphan(launcher, fake_mps)
     (server,) = fake_mps.pids(SERVER)
     fake_mps.tell_nvml(dgx1_v100)
     assert [gpu["state"] for gpu in gpus()] == ["free"] * 8
@@ -719,14 +709,11 @@ def test_free_where_nobody_else_looks_after_the_daemon(
 ) -> None:
     """`gpulaunch free` ends the daemon, too, if launcher and companions have been killed."""
     launcher.is_executed = True  # its processes are found by their environment
-    job = Client(launcher, *LIGHT)
-    for pid in processes_of(launcher):
-        if pid != job.pid:
-            os.kill(pid, signal.SIGKILL)
-            wait_for_end(pid)
-    assert launcher.run("free", job.lease()).returncode == 0
-    assert not is_alive(job.pid)
-    job.close()
+    with client(launcher, *LIGHT) as job:
+        lease = job.lease()
+        kill_all_but(job)
+        assert launcher.run("free", lease).returncode == 0
+        assert not is_alive(job.pid)
     await_gone(launcher, fake_mps)
 
 
