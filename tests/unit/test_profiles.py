@@ -92,16 +92,9 @@ source = "sampled"
 [runs]
 count = 5
 
-[runs.spread]
-memory_mib = 10
-power_w = 3
-
 [collocation]
 source = "tried"
-
-[collocation.slowdown_percentage]
-vgg16 = 10
-gmm = 3
+slowdown_percentage = { vgg16 = 10, gmm = 3 }
 
 [sm_curve]
 sm_percentage = [50, 100]
@@ -220,7 +213,7 @@ WRONG = {
     ),
     "a variant is wrong": (
         *("below", "weight = 4", "weight = 0"),
-        "below.toml:35: weight: 0 is not within 0.001 to 1000",
+        "below.toml:28: weight: 0 is not within 0.001 to 1000",
     ),
 }
 
@@ -239,12 +232,10 @@ def test_mistakes_of_files_that_stand_on_each_other(
 def test_contradiction_between_files(files: Path) -> None:
     """What only both files together get wrong is told of the topmost that takes part."""
     (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
-    (files / "own.toml").write_text(
-        'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
-    )
-    assert refused(str(files / "own.toml")).message.startswith(
-        f"{files}/own.toml:4: one_per_node: true, and so is"
-    )
+    own = 'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
+    (files / "own.toml").write_text(own)
+    want = f"{files}/own.toml:4: one_per_node: true, and so is"
+    assert refused(str(files / "own.toml")).message.startswith(want)
 
 
 # -------------------------------------------------------------------------------------------- sizes
@@ -252,9 +243,8 @@ def test_contradiction_between_files(files: Path) -> None:
 
 def test_sizes_that_the_paper_uses() -> None:
     """Between and beyond mps-sharing-2024's Table II sizes figures follow a stated power law."""
-    kripke, warpx, athenapk = map(
-        load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
-    )
+    names = ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
+    kripke, warpx, athenapk = map(load_profile, names)
     assert kripke.resources.sm_utilization_percentage == pytest.approx(40.97, abs=0.005)  # about 40
     assert warpx.resources.sm_utilization_percentage == pytest.approx(50.72, abs=0.005)  # about 50
     assert athenapk.resources.sm_utilization_percentage == pytest.approx(60.6, abs=0.2)

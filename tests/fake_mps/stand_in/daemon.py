@@ -3,13 +3,13 @@
 What it is told to do, and what happens, is beside this file's folder: told.json, which a test
 changes, and events.jsonl. It knows the commands that gpulaunch sends, and one user, whose daemons
 are that user's alone. Taken from the real program, run with a server that never becomes ready:
-every sentence below, when which is said, the files in the pipe directory and their modes, what of
-them stays, the POSIX lock, and that a daemon that is to quit waits for its server and takes no
-connection meanwhile. test_fake_mps.py compares.
+every sentence below, when which is said, the names of the sockets, the POSIX lock, and that a
+daemon that is to quit waits for its server and takes no connection meanwhile. test_fake_mps.py
+compares.
 
 From the documentation or assumed, since no real client was at hand: terminate_client of a process
 that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
-speak another protocol; the log is written at once, and not by way of the FIFO "log".
+speak another protocol; the log is written at once, and not by way of a FIFO.
 """
 
 import fcntl
@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG = "CUDA_MPS_LOG_DIRECTORY"
-_PID_FILE = "nvidia-cuda-mps-control.pid"
 _TICK_S = 0.01
 """How often a client that waits is looked at again, since what the test wants may have changed."""
 
@@ -128,16 +127,11 @@ class Daemon:
         self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
         self._listen()
-        with open(os.path.join(self._directory, _PID_FILE), "w") as file:
-            file.write(str(os.getpid()))
         own = [f"{name}={text}" for name, text in os.environ.items()]
         note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables(own))
         listening()
         while not self._done():
             self._turn()
-        for name in ("log", _PID_FILE):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._directory, name))
         self._log(f"Exit with status {self._status}")
         note("ended", pid=os.getpid(), status=self._status)
         if self._quitter:
@@ -157,15 +151,12 @@ class Daemon:
             raise DaemonError("An instance of this daemon is already running\n") from None
 
     def _listen(self) -> None:
-        with suppress(FileExistsError):
-            os.mkfifo(os.path.join(self._directory, "log"), 0o777)
-        for name, mode in (("control_privileged", 0o755), ("control", 0o666)):
+        for name in ("control_privileged", "control"):
             path = os.path.join(self._directory, name)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             listener.bind(path)
-            os.chmod(path, mode)
             listener.listen()
             self._listeners.append(listener)
             self._selector.register(listener, selectors.EVENT_READ, self._accept)
