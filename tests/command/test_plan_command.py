@@ -1,8 +1,11 @@
 """Plans as `gpulaunch plan` prints them."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+from gpulaunch.files.toml import tomllib
 
 
 def planned(launcher, *arguments: str) -> dict:
@@ -90,31 +93,15 @@ def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
     assert [group["predicted"]["start_s"] for group in groups] == [0, 15, 30]
 
 
-MODELS = "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n"
-JOB = f"{HEAD}[[job]]\nname = 'a'\n"
+WRONG = tomllib.loads(Path(__file__).with_name("wrong_queues.toml").read_text())["mistake"]
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
-    [
-        ("gpu_memory = '1GiB'\njob = []\n", "", "key 'gpu' is missing"),
-        (MODELS, ":1", "GPU model 'h100' can be 3 models: name one: "),
-        (f"{HEAD}weights = [nan, 1]\njob = [1]\n", ":3", "nan is not within 0 to 10"),
-        (f"{HEAD}job = []\n", ":3", "job: there is none"),
-        (f"{HEAD}[[job]]\nsm = 1\n", ":3", "neither a name nor a profile"),
-        (f"{JOB}profile = 'nix'\n", ":5", "unknown profile 'nix'"),
-        (f"{JOB}profile = 'alexnet'\n", ":3", "job 'a': nobody says its sm, memory_bandwidth, "),
-        (JOB + FULL.replace("1GiB", "90GiB"), ":3", "does not fit"),
-        (f"{JOB}{FULL}repetitions = 5\nparallel = 2\n", ":10", "cannot share 5 tasks evenly"),
-        (f"{JOB}{FULL}[[job]]\nname = 'a'\n{FULL}", ":10", "there are two jobs 'a'"),
-        (f"{JOB}{FULL}after = ['b']\n", ":9", "no job before this one in the file is called 'b'"),
-    ],
-)
-def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, place, words) -> None:
+@pytest.mark.parametrize("mistake", WRONG, ids=lambda mistake: mistake["says"])
+def test_mistakes_are_one_line_with_its_number(launcher, queue_file, mistake) -> None:
     """What is wrong in a queue is said with path and line, and the status is 2."""
-    path = queue_file(text)
+    path = queue_file(mistake["queue"])
     done = launcher.run("plan", path)
     assert (done.returncode, done.stdout) == (2, "")
     first = done.stderr.splitlines()[0]
-    assert first.startswith(f"gpulaunch: error: {path}{place}: ")
-    assert words in first
+    assert first.startswith(f"gpulaunch: error: {path}{mistake['place']}: ")
+    assert mistake["says"] in first

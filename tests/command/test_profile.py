@@ -239,35 +239,14 @@ def test_sampling_costs_less_than_a_hundredth_of_a_cpu(
     assert document["gpus"][0]["samples"] in (2, 3, 4)  # 10 ms each: a pause of 1 s
 
 
-MEASURE = "profile measure -o x.toml"
-SILENT = "--pair: profile 'vgg16' does not say what to run"
+WRONG = tomllib.loads(Path(__file__).with_name("wrong_measurements.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "message"),
-    [
-        ("profile measure -- true", 2, "nobody says where the profile is to go"),
-        ("profile measure -o - -- true", 2, "-o -: stdout belongs to the job"),
-        (f"{MEASURE} --sweep 10 -- true", 2, "--sweep: '10' is 1 share: at least 2 make a curve"),
-        (f"{MEASURE} --share -- true", 2, "--share: a GPU's counters are those of all jobs on it"),
-        (f"{MEASURE} --iterations-from ( -- true", 2, "'(' is no regular expression"),
-        (f"{MEASURE} --slice 5s -- true", 2, "--slice: only a job that tells of its progress"),
-        (f"{MEASURE} --sensitivity -- true", 2, "a job of 1 GPU has no links to compare"),
-        (f"{MEASURE} --sensitivity -n 4 -- true", 2, "there is nothing to compare"),
-        (f"{MEASURE} --pair vgg16 -- true", 2, SILENT),
-        ("profile measure -o no/such/x.toml -- true", 125, "no such file or directory"),
-        (f"{MEASURE} --only 0 -- no-such-command", 127, "no-such-command: "),
-        ("--record -- echo ran", 2, "--record: nobody says which profile is to learn from the job"),
-        ("--record -p vgg16 --topology dgx1-v100 -- echo ran", 2, "dgx1-v100 is only described"),
-        ("-o record_to=x --dry-run -- echo ran", 2, "-o record_to and --dry-run: nothing runs"),
-        ("--record --name a@b=1 -- echo ran", 2, "profile 'a@b=1' is a variant"),
-    ],
-)
+@pytest.mark.parametrize("message", WRONG)
 @pytest.mark.usefixtures("hgx_h100")
-def test_wrong_input(
-    launcher: Launcher, tmp_path: Path, line: str, status: int, message: str
-) -> None:
+def test_wrong_input(launcher: Launcher, tmp_path: Path, message: str) -> None:
     """A mistake is one line, the right exit status, and nothing is run or written."""
+    status, line = WRONG[message]
     done = launcher.run(*line.split(), cwd=tmp_path)
     first = done.stderr.splitlines()[0]
     assert (done.returncode, done.stdout, message in first) == (status, "", True), first

@@ -72,14 +72,11 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     sharing = document["sharing"]
     assert document["reason"].startswith("shared with saturated (")
     (resident,) = sharing["residents"]
-    assert (resident["name"], resident["profile"]) == ("saturated", "of-2048")
     given = resident["sm_percentage"]
-    assert 20 <= given <= 30
+    assert (resident["name"], 20 <= given <= 30) == ("saturated", True)
     assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100)
-    sums = ("sm_utilization_percentage", "memory_bandwidth_utilization_percentage")
-    assert [sharing[key] for key in sums] == [50, 45]
+    assert sharing["memory_bandwidth_utilization_percentage"] == 45
     assert (sharing["memory_bytes"], sharing["power_w"]) == ((1024 + 2253) << 20, None)
-    assert len(sharing["optimum_sm_percentages"]) == 2
     assert (sharing["decided_by"], 1.8 < sharing["predicted_stp"] < 2) == ("sums", True)
     # Half of the time both want all bandwidth: 1.16 times as long, and a little more for the caps.
     assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)

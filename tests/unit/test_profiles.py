@@ -78,54 +78,8 @@ def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
 
 # -------------------------------------------------------------------------------- base and variants
 
-BASE = """\
-name = "below"
-description = "the one below"
-command = ["train", "--fast"]
-
-[resources]
-memory_mib = 1000
-power_w = 90
-measured_on = "A100"
-source = "sampled"
-
-[runs]
-count = 5
-
-[collocation]
-source = "tried"
-slowdown_percentage = { vgg16 = 10, gmm = 3 }
-
-[sm_curve]
-sm_percentage = [50, 100]
-throughput = [3, 4]
-unit = "images/s"
-source = "swept"
-
-[variants."batch=1"]
-gpus = 2
-
-[variants."batch=1".communication]
-weight = 4
-source = "read"
-
-[variants."precision=fp16"]
-gpus = 3
-"""
-
-OWN = """\
-name = "own"
-base = "./below.toml"
-
-[resources]
-memory_mib = 700
-measured_on = "H100"
-source = "sampled again"
-
-[collocation]
-source = "tried again"
-slowdown_percentage = { vgg16 = 20 }
-"""
+BASE, OWN = (Path(__file__).with_name(f"{name}.toml").read_text() for name in ("below", "own"))
+"""A profile, and one that stands on it."""
 
 
 @pytest.fixture
