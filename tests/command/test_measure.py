@@ -49,10 +49,8 @@ class Bench:
 
     def asked(self) -> list[str]:
         """Return the sets of GPUs that were measured, in order."""
-        return [
-            line.split()[0].replace("GPU-", "")
-            for line in Path(f"{self.file}.log").read_text().splitlines()
-        ]
+        lines = Path(f"{self.file}.log").read_text().splitlines()
+        return [line.split()[0].replace("GPU-", "") for line in lines]
 
 
 @pytest.fixture
@@ -67,15 +65,8 @@ def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
                 used[gpu] += 1
     nvml.describe([gpu | {"cc": "7.0", "gen": 3, "width": 16} for gpu in FOUR], lines)
     bench = Bench(launcher, tmp_path)
-    bench.tell(
-        {
-            "GPU-0,GPU-1": 39.0,
-            "GPU-0,GPU-2": 21.0,
-            "GPU-0,GPU-3": 6.5,
-            "GPU-0,GPU-1,GPU-2": 7.0,
-            "otherwise": 20.0,
-        }
-    )
+    found = {"GPU-0,GPU-1": 39.0, "GPU-0,GPU-2": 21.0, "GPU-0,GPU-3": 6.5, "otherwise": 20.0}
+    bench.tell(found | {"GPU-0,GPU-1,GPU-2": 7.0})
     return bench
 
 
@@ -97,19 +88,20 @@ def measured(launcher: Launcher, *options: str) -> dict:
     return json.loads(done.stdout)
 
 
+KEYS = ("links", "all_reduce_gb_per_s", "cut_gb_per_s")
+
+
 def test_one_of_each_kind(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
     """One ring of each kind is measured, its peak over message sizes kept, and the GPUs freed."""
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     assert bench.asked() == ["0,1", "0,2", "0,3", "0,1,2", "0,1,2,3"]
-    assert [
-        (entry["links"], entry["all_reduce_gb_per_s"], entry["cut_gb_per_s"])
-        for entry in found["measured"]
-    ] == [
-        (["NV2 50"], 39.0, 40.0),
-        (["NV1 25"], 21.0, 20.0),
-        (["SYS 6"], 6.5, 6.0),
-        (["NV2 50", "NV1 25", "SYS 6"], 7.0, 20.0),
-        (["NV2 50", "NV2 50", "NV1 25", "NV1 25"], 20.0, 40.0),
+    kinds = [[entry[key] for key in KEYS] for entry in found["measured"]]
+    assert kinds == [
+        [["NV2 50"], 39.0, 40.0],
+        [["NV1 25"], 21.0, 20.0],
+        [["SYS 6"], 6.5, 6.0],
+        [["NV2 50", "NV1 25", "SYS 6"], 7.0, 20.0],
+        [["NV2 50", "NV2 50", "NV1 25", "NV1 25"], 20.0, 40.0],
     ]
     assert launcher.records() == []
 
@@ -123,10 +115,8 @@ def test_machine_file(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> Non
     model = ("-o", "bandwidth_model=measured", "--", "true")
     done = launcher.run(*model)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == complaint(
-        f"-o bandwidth_model=measured: nothing was measured of {os.uname().nodename}",
-        "'gpulaunch topo --measure' does it, on idle GPUs",
-    )
+    told = f"-o bandwidth_model=measured: nothing was measured of {os.uname().nodename}"
+    assert done.stderr == complaint(told, "'gpulaunch topo --measure' does it, on idle GPUs")
     errors = measured(launcher)["root_mean_square_error_gb_per_s"]
     assert errors["refit"] == pytest.approx(0, abs=1e-6)  # 14 coefficients for five sets
     assert errors["mapa"] > errors["refit"]
@@ -135,11 +125,8 @@ def test_machine_file(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> Non
     path = own_file(launcher)
     document = tomllib.loads(path.read_text())
     assert document["measurement"]["tool"] == "nccl-tests"
-    assert document["measured"][1] == {
-        "gpus": [0, 2],
-        "ring": ["NV1 25"],
-        "all_reduce_gb_per_s": 21.0,
-    }
+    want = {"gpus": [0, 2], "ring": ["NV1 25"], "all_reduce_gb_per_s": 21.0}
+    assert document["measured"][1] == want
     described = json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
     assert described["links"] == json.loads(launcher.run("topo", "--json").stdout)["links"]
     for only, want in (("1,3", 21.0), ("1,2", 6.5), ("0,1,3", 7.0)):
@@ -181,15 +168,12 @@ def test_idle_gpus_alone(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> 
     assert bench.asked()[1:] == ["0,1", "0,1,2", "0,1,2,3", "0,1,2,3,4", "0,1,2,3,4,5,6"]
 
 
+FAILED = "ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n"
+
+
 @pytest.mark.parametrize(
     ("told", "want"),
-    [
-        (
-            {"fails": "GPU-0,GPU-2"},
-            "ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n",
-        ),
-        ({"otherwise": 0.0}, " printed no figures\n"),
-    ],
+    [({"fails": "GPU-0,GPU-2"}, FAILED), ({"otherwise": 0.0}, " printed no figures\n")],
 )
 def test_failing_benchmark(launcher: Launcher, bench: Bench, told: dict, want: str) -> None:
     """A failed benchmark is told in its own last words, nothing is written, the GPUs are freed."""
@@ -231,9 +215,7 @@ def test_what_a_benchmark_leaves_behind(launcher: Launcher, bench: Bench, tmp_pa
     reader = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
     measured(launcher, "-o", str(tmp_path / "machine.toml"))
     os.close(reader)
-    with pytest.raises(
-        OSError, match="No such device or address"
-    ):  # nobody has it open for reading
+    with pytest.raises(OSError, match="No such device or address"):  # nobody reads any more
         os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
 
 
@@ -248,37 +230,28 @@ def test_inside_a_lease(launcher: Launcher, bench: Bench, tmp_path: Path) -> Non
 
 def test_nothing_to_measure(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
     """What cannot be measured, or written, is told before anything is measured."""
-    path, own = launcher.environment["PATH"], own_file(launcher)
+    own = own_file(launcher)
     own.parent.mkdir(parents=True)
     own.write_text('name = "mine"\n')
-    few = tmp_path / "few"
-    few.mkdir()
+    elsewhere = ("-o", str(tmp_path / "x.toml"))
     replaces = f"{own} describes this machine, and measuring would replace it"
-    for options, changes, want in (
-        (["-o", "/proc/no/machine.toml"], {}, (125, "/proc/no/machine.toml", None)),
-        ([], {}, (2, replaces, "-o names another file")),
-        (DGX, {}, (2, "--measure is about this machine, but another one is named", None)),
+    described = "dgx1-v100 is only described: there is nothing to measure"
+    hint = "build it from github.com/NVIDIA/nccl-tests"
+    for options, changes, status, line in (
+        (("-o", "/proc/no/machine.toml"), {}, 125, complaint("/proc/no/machine.toml")),
+        ((), {}, 2, complaint(replaces, "-o names another file")),
+        (DGX, {}, 2, complaint("--measure is about this machine, but another one is named")),
+        (elsewhere, {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}, 2, complaint(described)),
         (
-            ["-o", str(tmp_path / "x.toml")],
-            {"GPULAUNCH_TOPOLOGY": "dgx1-v100"},
-            (2, "dgx1-v100 is only described: there is nothing to measure", None),
-        ),
-        (
-            ["-o", str(tmp_path / "x.toml")],
-            {"PATH": str(few)},
-            (
-                125,
-                "no all-reduce benchmark on PATH: all_reduce_perf",
-                "build it from github.com/NVIDIA/nccl-tests",
-            ),
+            elsewhere,
+            {"PATH": str(tmp_path)},
+            125,
+            complaint("no all-reduce benchmark on PATH: all_reduce_perf", hint),
         ),
     ):
-        launcher.environment |= changes
-        done = launcher.run("topo", "--measure", *options)
-        status, line, hint = want
+        environment = launcher.environment | changes
+        done = launcher.run("topo", "--measure", *options, env=environment)
         assert (done.returncode, done.stdout) == (status, "")
-        assert done.stderr.startswith(complaint(line, hint).rstrip("\n"))
-        launcher.environment["PATH"] = path
-        launcher.environment.pop("GPULAUNCH_TOPOLOGY", None)
+        assert done.stderr.startswith(line.rstrip("\n"))
     assert own.read_text() == 'name = "mine"\n'
     assert not Path(f"{bench.file}.log").exists()

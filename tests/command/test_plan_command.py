@@ -1,8 +1,11 @@
 """Plans as `gpulaunch plan` prints them."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+from gpulaunch.files.toml import tomllib
 
 
 def planned(launcher, *arguments: str) -> dict:
@@ -58,30 +61,23 @@ LIGHT = "sm = 40\nmemory_bandwidth = 20\nmemory = '1GiB'\npower_w = 150\nduratio
 LIGHT_PAIR = f"[[job]]\nname = 'a'\n{LIGHT}[[job]]\nname = 'b'\n{LIGHT}"
 
 
-def test_the_weights_of_a_queue_count(launcher, queue_file) -> None:
-    """The first of the weights is the exponent of the throughput, the second of the efficiency."""
+def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
+    """Number of GPUs, idle power and weights are what the file says.
+
+    The first of the weights is the exponent of the throughput, the second of the efficiency. For
+    energy, jobs that would lose more of their speed than the file says run alone.
+    """
+    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nidle_power_w = 40\n{LIGHT_PAIR}"))
+    assert [group["gpu"] for group in document["groups"]] == [0, 1]
+    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
+    assert document["sequential"]["energy_j"] == pytest.approx(2 * 150 * 100)
     gains = planned(launcher, queue_file(f"{HEAD}weights = [2, 1]\n{LIGHT_PAIR}"))["predicted"]
     assert gains["throughput"] > gains["energy_efficiency"] > 1
     assert gains["product"] == pytest.approx(gains["throughput"] ** 2 * gains["energy_efficiency"])
-
-
-def test_the_tolerance_of_a_queue_counts(launcher, queue_file) -> None:
-    """For energy, jobs that would lose more of their speed than the file says run alone."""
     head = f"{HEAD}objective = 'energy'\nthroughput_tolerance_percentage = 1\n"
     groups = planned(launcher, queue_file(head + LIGHT_PAIR))["groups"]
     assert [len(group["jobs"]) for group in groups] == [1, 1]
     assert groups[0]["why_alone"].endswith("of at most 1 %")
-
-
-def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
-    """Number of GPUs, idle power and a job's own power are what the file says."""
-    body = "".join(
-        f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab"
-    )
-    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nidle_power_w = 40\n{body}"))
-    assert [group["gpu"] for group in document["groups"]] == [0, 1]
-    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
-    assert document["sequential"]["energy_j"] == pytest.approx(2 * 200 * 84.1)  # s, of the profile
 
 
 def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
@@ -97,55 +93,15 @@ def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
     assert [group["predicted"]["start_s"] for group in groups] == [0, 15, 30]
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
-    [
-        ("gpu_memory = '1GiB'\njob = []\n", None, "key 'gpu' is missing"),
-        (
-            "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n",
-            1,
-            "GPU model 'h100' can be 3 models: name one: ",
-        ),
-        ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no amount of memory"),
-        (f"{HEAD}weights = [nan, 1]\njob = [1]\n", 3, "nan is not within 0 to 10"),
-        (f"{HEAD}job = []\n", 3, "job: there is none"),
-        (f"{HEAD}[[job]]\nsm = 1\n", 3, "neither a name nor a profile"),
-        (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'nix'\n", 5, "unknown profile 'nix'"),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\nprofile = 'alexnet'\n",
-            3,
-            "job 'a': nobody says its sm, memory_bandwidth, memory, duration_s",
-        ),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""),
-            3,
-            "does not fit",
-        ),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\n{FULL}repetitions = 5\nparallel = 2\n",
-            10,
-            "cannot share 5 tasks evenly",
-        ),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\n{FULL}[[job]]\nname = 'a'\n{FULL}",
-            10,
-            "there are two jobs 'a'",
-        ),
-        (
-            f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['b']\n",
-            9,
-            "no job before this one in the file is called 'b'",
-        ),
-    ],
-)
-def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line, words) -> None:
+WRONG = tomllib.loads(Path(__file__).with_name("wrong_queues.toml").read_text())["mistake"]
+
+
+@pytest.mark.parametrize("mistake", WRONG, ids=lambda mistake: mistake["says"])
+def test_mistakes_are_one_line_with_its_number(launcher, queue_file, mistake) -> None:
     """What is wrong in a queue is said with path and line, and the status is 2."""
-    path = queue_file(text)
+    path = queue_file(mistake["queue"])
     done = launcher.run("plan", path)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     first = done.stderr.splitlines()[0]
-    assert first.startswith(
-        f"gpulaunch: error: {path}:{line}: " if line else f"gpulaunch: error: {path}: "
-    )
-    assert words in first
+    assert first.startswith(f"gpulaunch: error: {path}{mistake['place']}: ")
+    assert mistake["says"] in first

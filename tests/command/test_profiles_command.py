@@ -26,18 +26,6 @@ def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path:
     os.close(end)
 
 
-def test_launch_with_a_variant(launcher: Launcher) -> None:
-    """A launch takes the variant that --profile names, and others see it under that name."""
-    done = launcher.run(
-        *("--topology", "dgx1-v100", "--profile", "alexnet@batch=1", "--", "gpulaunch"),
-        "status",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
-    (lease,) = json.loads(done.stdout)["leases"]
-    assert (lease["profile"], len(lease["gpus"])) == ("alexnet@batch=1", 2)
-
-
 def test_job_file_profiles_have_bases(launcher: Launcher, tmp_path: Path) -> None:
     """A profile within a file of jobs may stand on another."""
     path = tmp_path / "jobs.toml"
@@ -45,14 +33,13 @@ def test_job_file_profiles_have_bases(launcher: Launcher, tmp_path: Path) -> Non
         '[profile.mine]\nbase = "kripke-4x"\ngpus = 2\n[[job]]\nprofile = "mine"\narrival_s = 0\n',
         encoding="utf-8",
     )
-    done = launcher.run(
-        "simulate", "--topology", "dgx1-v100", "--policy", "preserve", "--json", "--jobs", str(path)
-    )
+    simulate = ("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
+    done = launcher.run(*simulate, "--policy", "preserve", "--json")
     assert done.returncode == 0, done.stderr
     (job,) = json.loads(done.stdout)["runs"][0]["jobs"]
     assert (len(job["gpus"]), job["ended_s"]) == (2, 84.1)
     path.write_text(path.read_text().replace("kripke-4x", "nobody"))
-    done = launcher.run("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
+    done = launcher.run(*simulate)
     assert f"{path}:2: base: unknown profile 'nobody'" in done.stderr
 
 
@@ -90,10 +77,6 @@ def test_show_names_path_and_line(launcher: Launcher, files: Path) -> None:  # n
     done = launcher.run("profile", "show", f"{path}@n=2")
     want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
     assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
-    path.write_text('name = "bad"\n[resources]\nmemorymib = 3\nsource = "x"')
-    done = launcher.run("profile", "show", str(path))
-    want = f"gpulaunch: error: {path}:3: unknown key 'memorymib': nearest is 'memory_mib'\n"
-    assert (done.returncode, done.stderr) == (2, want)
 
 
 def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
@@ -104,11 +87,8 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
     launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
     listed = launcher.run("profile", "list", "--json")
     names = {one["name"]: one["variants"] for one in json.loads(listed.stdout)}
-    assert (listed.stderr, names["wrongname"], {"other", "dir"} & set(names)) == (
-        "",
-        ["wrongname@a"],
-        set(),
-    )
+    assert (listed.stderr, names["wrongname"]) == ("", ["wrongname@a"])
+    assert not {"other", "dir"} & set(names)
 
 
 def test_everything_that_is_shipped_can_be_read() -> None:

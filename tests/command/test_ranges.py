@@ -33,18 +33,11 @@ def test_too_few_are_free(launcher: Launcher) -> None:
         assert four.process.poll() is None
 
 
-REFUSED = {
-    "4-2": "-n: '4-2' is no range of numbers of GPUs such as 2-4",
-    "0-2": "-n: 0 GPUs requested: at least 1 is needed",
-    "2-4-6": "-n: '2-4-6' is neither a number of GPUs nor 'all'",
-}
-
-
 def test_what_is_no_range(launcher: Launcher, tmp_path) -> None:
     """What is no range is refused, and so are ranks of a fixed number."""
-    for text, message in REFUSED.items():
-        done = launcher.run(*DGX, "-n", text, *COUNT)
-        assert (done.returncode, done.stderr) == (2, complaint(message))
+    told = "-n: '4-2' is no range of numbers of GPUs such as 2-4"
+    done = launcher.run(*DGX, "-n", "4-2", *COUNT)
+    assert (done.returncode, done.stderr) == (2, complaint(told))
     (tmp_path / "three.edges").write_text("0 1\n1 2\n")
     done = launcher.run(*DGX, "-n", "2-4", "--pattern", "./three.edges", *COUNT, cwd=tmp_path)
     told = complaint("-n 2-4: pattern three.edges has 3 ranks", "say one number of GPUs")

@@ -30,15 +30,8 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
     """
     style = tmp_path / "style"
     style.mkdir()
-    (style / "matplotlibrc").write_text(
-        "figure.facecolor: red\nfont.size: 30\nsvg.fonttype: path\naxes.grid: True\n"
-    )
-    others = {
-        "PYTHONHASHSEED": "7",
-        "MPLCONFIGDIR": str(style),
-        "SOURCE_DATE_EPOCH": "1",
-        "TZ": "Asia/Tokyo",
-    }
+    (style / "matplotlibrc").write_text("figure.facecolor: red\nfont.size: 30\naxes.grid: True\n")
+    others = {"PYTHONHASHSEED": "7", "MPLCONFIGDIR": str(style), "TZ": "Asia/Tokyo"}
     place, again = tmp_path / "new" / "report", tmp_path / "again"
     plain = launcher.run(*trace)
     done = launcher.run(*trace, "--report", str(place), umask=0o022)
@@ -48,15 +41,11 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
     assert names == ["bandwidth.svg", INDEX, "timeline.svg", "wait.svg"]
     assert {(place / name).stat().st_mode & 0o777 for name in names} == {0o644}
     done = launcher.run(*trace, "--json", "--report", str(again), env=launcher.environment | others)
-    assert (done.returncode, done.stderr, json.loads(done.stdout)["runs"][0]["policy"]) == (
-        0,
-        "",
-        "baseline",
-    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["runs"][0]["policy"] == "baseline"
     assert sorted(os.listdir(again)) == names
-    assert [
-        name for name in names if (place / name).read_bytes() != (again / name).read_bytes()
-    ] == []
+    for name in names:
+        assert (place / name).read_bytes() == (again / name).read_bytes()
 
 
 def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:

@@ -2,18 +2,20 @@
 
 import json
 import os
-import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import Held, Launcher, held
+from conftest import Launcher, held
 
 BOX = ("--topology", "a100-pcie-4gpu")
 DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
 LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
 HEAVY = ("--share", "-o", "utilization=95,5", "--memory", "1GiB")
+
+GPU_MIB = 16160  # profiles/machines/dgx1-v100.toml
 
 
 def dry(launcher: Launcher, *options: str) -> dict:
@@ -31,30 +33,27 @@ def status(launcher: Launcher, *options: str) -> dict:
     return json.loads(launcher.run("status", "--json", *options).stdout)
 
 
+def profile(launcher: Launcher, mib: int = 2048, more: str = "", bandwidth: int = 10) -> str:
+    """Write a profile, and return its path."""
+    path = Path(launcher.environment["HOME"], f"of-{mib}.toml")
+    path.write_text(
+        f'name = "of-{mib}"\n[resources]\nmemory_mib = {mib}\nsm_utilization_percentage = 40\n'
+        f'memory_bandwidth_utilization_percentage = {bandwidth}\nsource = "made up"\n{more}'
+    )
+    return str(path)
+
+
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
     """Two light jobs share a GPU, which status shows; a heavy one gets its own; all are freed."""
-    with (
-        held(launcher, *DGX, *LIGHT, "--name", "one") as one,
-        held(launcher, *DGX, *LIGHT, "--name", "two") as two,
-    ):
+    with held(launcher, *DGX, *LIGHT) as one, held(launcher, *DGX, *LIGHT) as two:
         assert (one.gpus, two.gpus) == ("GPU-dgx1-v100-0", "GPU-dgx1-v100-0")
         document = status(launcher, *DGX)
-        assert [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]] == [
-            ("shared", 2),
-            ("free", 0),
-        ]
-        assert [
-            (lease["shared"], lease["sm_percentage"], lease["share_memory_bytes"])
-            for lease in document["leases"]
-        ] == [
-            (True, 100, 1 << 30),
-            (True, 100, 1 << 30),
-        ]
+        states = [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]]
+        assert states == [("shared", 2), ("free", 0)]
+        for lease in document["leases"]:
+            assert (lease["sm_percentage"], lease["share_memory_bytes"]) == (100, 1 << 30)
         paces = sorted(lease["promised_pace"] for lease in document["leases"])
         assert paces == [pytest.approx(1 / 1.01, rel=1e-3), 1.0]  # at the start of each
-        table = launcher.run("status", *DGX).stdout.splitlines()
-        assert table[0] == "dgx1-v100: 7 of 8 GPUs free: 1-7 (Tesla V100-SXM2-16GB)"
-        assert ["  0 (shared)  " in line for line in table[3:]] == [True, True]
         assert indices(dry(launcher, *DGX, *HEAVY)) != [0]
         assert indices(dry(launcher, *DGX, "-n", "1")) != [0]
         assert dry(launcher, *DGX, "-n", "8")["status"] == 75
@@ -64,33 +63,20 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
 
 def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     """A dry run names residents, sums, what is best for all, and what the residents leave."""
-    curve = Path(launcher.environment["HOME"]) / "curved.toml"
-    curve.write_text(
-        'name = "curved"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
-        'memory_bandwidth_utilization_percentage = 40\npower_w = 150\nsource = "made up"\n'
-        "[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]\nsource = "
-        '"made up"\n'
-    )
-    with held(launcher, *DGX, "--share", "-p", str(curve), "--name", "saturated"):
+    points = "sm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]"
+    more = f'power_w = 150\n[sm_curve]\n{points}\nsource = "made up"\n'
+    curved = ("-p", profile(launcher, 2048, more, bandwidth=40))
+    with held(launcher, *DGX, "--share", *curved, "--name", "saturated"):
         document = dry(launcher, *DGX, *LIGHT)
-        like = dry(launcher, *DGX, "--share", "-p", str(curve), "--share=60%")["sharing"]
+        like = dry(launcher, *DGX, "--share", *curved, "--share=60%")["sharing"]
     sharing = document["sharing"]
-    assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (
-        True,
-        True,
-    )
-    assert [(one["name"], one["profile"]) for one in sharing["residents"]] == [
-        ("saturated", "curved")
-    ]
-    given = sharing["residents"][0]["sm_percentage"]
-    assert 20 <= given <= 30
+    assert document["reason"].startswith("shared with saturated (")
+    (resident,) = sharing["residents"]
+    given = resident["sm_percentage"]
+    assert (resident["name"], 20 <= given <= 30) == ("saturated", True)
     assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100)
-    assert (
-        sharing["sm_utilization_percentage"],
-        sharing["memory_bandwidth_utilization_percentage"],
-    ) == (50, 45)
+    assert sharing["memory_bandwidth_utilization_percentage"] == 45
     assert (sharing["memory_bytes"], sharing["power_w"]) == ((1024 + 2253) << 20, None)
-    assert len(sharing["optimum_sm_percentages"]) == 2
     assert (sharing["decided_by"], 1.8 < sharing["predicted_stp"] < 2) == ("sums", True)
     # Half of the time both want all bandwidth: 1.16 times as long, and a little more for the caps.
     assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)
@@ -98,12 +84,8 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
 
 def test_many_at_once(launcher: Launcher) -> None:
     """Jobs that come at once all find a place, together where they may, and none is told busy."""
-    jobs = [
-        launcher.start(
-            *DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE
-        )
-        for _ in range(8)
-    ]
+    job = (*DGX, *LIGHT, "--", "sh", "-c", "echo started; read line")
+    jobs = [launcher.start(*job, stdin=subprocess.PIPE) for _ in range(8)]
     assert [job.stdout.readline() for job in jobs] == ["started\n"] * 8
     clients = sorted(len(gpu["leases"]) for gpu in status(launcher, *DGX)["gpus"])
     assert clients == [0, 0, 0, 0, 0, 2, 3, 3]
@@ -111,36 +93,6 @@ def test_many_at_once(launcher: Launcher) -> None:
         job.communicate("\n")
     assert [job.returncode for job in jobs] == [0] * 8
     assert launcher.records() == []
-
-
-def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
-    """A job whose launcher was killed keeps its share, others join it, and its end frees it."""
-    job = Held(launcher, *DGX, *LIGHT)
-    os.kill(job.process.pid, signal.SIGKILL)
-    job.process.wait()
-    beside = dry(launcher, *DGX, *LIGHT)
-    assert (indices(beside), beside["shared"]) == ([0], True)
-    assert indices(dry(launcher, *DGX)) != [0]
-    os.kill(job.job_pid, signal.SIGKILL)
-    job.process.communicate()
-
-
-def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
-    """A launch inside a job that shares has its share, and is not counted as another job."""
-    script = (
-        f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status "
-        f"{' '.join(DGX)} --json'"
-    )
-    done = launcher.run(*DGX, *LIGHT, "--share=40%", "--", "sh", "-c", script)
-    assert (done.returncode, done.stderr) == (0, "")
-    percentage, limit, rest = done.stdout.split("\n", 2)
-    assert percentage == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"
-    assert limit == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-dgx1-v100-0=1024M"
-    leases = json.loads(rest)["leases"]
-    assert [(lease["shared"], lease["sm_percentage"], lease["parent"]) for lease in leases] == [
-        (True, 40, None),
-        (True, 40, leases[0]["id"]),
-    ]
 
 
 def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
@@ -219,3 +171,54 @@ def test_a_program_hands_no_share_on(launcher: Launcher, monkeypatch: pytest.Mon
         lease.apply()
         assert [name for name in os.environ if name.startswith("CUDA_MPS")] == []
     assert {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS")} == found
+
+
+# ------------------------------------------------- parts of a GPU; tests/corpus/shares.txt has each
+
+
+def test_parts_fill_a_gpu(launcher: Launcher) -> None:
+    """Parts come together on one GPU up to the whole, guests too, and no further."""
+    with ExitStack() as stack:
+        for part in ("10%",) * 4 + ("1/3",):
+            stack.enter_context(held(launcher, *DGX, "--only", "0", f"--share={part}"))
+        guest = stack.enter_context(held(launcher, *DGX, "--share=1/4", "--guest"))
+        assert guest.gpus == "GPU-dgx1-v100-0"
+        guests = [lease["guest"] for lease in status(launcher, *DGX)["leases"]]
+        assert sorted(guests) == [False] * 5 + [True]
+        shown = launcher.run("status", *DGX).stdout
+        assert (shown.count("0 (25 %, guest)"), shown.count("0 (10 %)")) == (1, 4)
+        refused = dry(launcher, *DGX, "--only", "0", "--share=1/4")
+        assert (refused["status"], "average SM utilization 1" in refused["reason"]) == (75, True)
+        assert indices(dry(launcher, *DGX, "--share=1/4")) != [0]
+
+
+def test_a_part_with_a_profile(launcher: Launcher) -> None:
+    """Beside a profile, a part is the cap of SMs and memory; the rule goes by the profile."""
+    quarter = (*DGX, "--share=1/4", "-p", profile(launcher))
+    sharing = dry(launcher, *quarter)["sharing"]
+    assert (sharing["sm_utilization_percentage"], sharing["memory_bytes"]) == (40, 4040 << 20)
+    with held(launcher, *quarter), held(launcher, *quarter) as second:
+        assert second.gpus == "GPU-dgx1-v100-0"
+        assert indices(dry(launcher, *quarter)) != [0]
+
+
+def test_what_may_come_together_counts_limits(launcher: Launcher) -> None:
+    """Two peaks that fit are kept apart if their limits do not; status tells the limit.
+
+    Measured on a part of the job, a profile sets no limit below what is free.
+    """
+    share = (*DGX, "--only", "0", "--share", "-p")
+    large = (*share, profile(launcher, 7500))
+    with held(launcher, *large):
+        (lease,) = status(launcher, *DGX)["leases"]
+        assert lease["share_memory_bytes"] == 8250 << 20
+        refused = dry(launcher, *large)
+        assert (refused["status"], "maximum memory 16500 MiB" in refused["reason"]) == (75, True)
+        light = dry(launcher, *share, profile(launcher))
+        assert light["sharing"]["memory_bytes"] == (8250 + 2253) << 20
+        short = (*share, profile(launcher, 2048, "incomplete = true\n"))
+        found = dry(launcher, *short)["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+        assert found == f"GPU-dgx1-v100-0={GPU_MIB - 8250}M"
+        with held(launcher, *short):
+            refused = dry(launcher, *share, profile(launcher))
+            assert (refused["status"], "maximum memory" in refused["reason"]) == (75, True)

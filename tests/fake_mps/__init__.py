@@ -38,10 +38,11 @@ _BUILT = Path(__file__).parents[2] / "build" / "mps-control"
 _REAL = Path(
     os.environ.get("GPULAUNCH_TEST_MPS") or _BUILT
 )  # read now: no test sees such a variable
-_PROGRAM = """\
+_START = """\
 #!/bin/bash
 PYTHONHOME={home} exec -a {name} {python} -sS {script} "$@"
 """
+"""What starts the daemon: its name is that of its file in /proc/PID/comm, and of its argv[0]."""
 
 
 class Event(NamedTuple):
@@ -76,34 +77,19 @@ class Mps:
         self.folder.chmod(0o1777)
         self.bin = self.folder / "bin"
         self.bin.mkdir()
-        shutil.copytree(
-            _STAND_IN, self.folder / "lib", ignore=shutil.ignore_patterns("__pycache__")
-        )
         self.environment = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         (self.folder / "events.jsonl").touch()
         (self.folder / "events.jsonl").chmod(0o666)
-        self._add(SERVER, "server.py")
-        self._add(CLIENT, "client.py")
+        for name in (SERVER, CLIENT):
+            self._add(name)
 
-    def _add(self, name: str, script: str) -> None:
-        """Add a program with this name in /proc/PID/comm (the file's) and /proc/PID/cmdline."""
-        python, home = interpreter()
-        link = self.folder / "lib" / name
-        link.symlink_to(python)
-        words = {
-            "home": home,
-            "name": name,
-            "python": str(link),
-            "script": str(self.folder / "lib" / script),
-        }
-        program = self.bin / name
-        program.write_text(
-            _PROGRAM.format(**{key: shlex.quote(word) for key, word in words.items()})
-        )
-        program.chmod(0o755)
+    def _add(self, name: str) -> None:
+        """Add a program of program.c; it does what its name says."""
+        (self.bin / name).write_bytes(program())
+        (self.bin / name).chmod(0o755)
 
     def pipe(self, name: str = "p") -> Path:
-        """Make a pipe directory with a folder "logs" in it: the daemon has a FIFO "log" there."""
+        """Make a pipe directory with a folder "logs" in it."""
         directory = self.folder / name
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         return directory
@@ -139,12 +125,12 @@ class Mps:
 
         Front ends are CONTROL, too.
         """
-        commands = {pid: _command(pid) for pid in self._processes()}
-        return [
-            pid
-            for pid, words in commands.items()
-            if words and os.path.basename(words[0]) == program
-        ]
+        found = []
+        for pid in self._processes():
+            words = _command(pid)
+            if words and os.path.basename(words[0]) == program:
+                found.append(pid)
+        return found
 
     def daemons(self) -> list[int]:
         """Return the living control daemons, without the front ends by which they are asked."""
@@ -152,20 +138,14 @@ class Mps:
 
     def _processes(self) -> list[int]:
         """Who has the folder in its PATH or in the name of its pipe directory."""
-        ours = os.fsencode(f"{self.folder}/")
+        ours = os.fsencode(f":{self.folder}/")
         found = []
-        for pid in (
-            int(name)
-            for name in os.listdir("/proc")
-            if name.isdecimal() and int(name) != os.getpid()
-        ):
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 variables = dict(line.partition(b"=")[::2] for line in lines)
-                pipe = variables.get(PIPE.encode())
-                if pipe is not None and (b":" + variables.get(b"PATH", b"") + b":" + pipe).count(
-                    b":" + ours
-                ):
+                pipe, path = variables.get(PIPE.encode()), variables.get(b"PATH", b"")
+                if pipe is not None and ours in b":" + path + b":" + pipe and pid != os.getpid():
                     found.append(pid)
         return [pid for pid in found if _command(pid)]
 
@@ -175,9 +155,8 @@ class Mps:
             for pid in left:
                 kill(pid)
         events = (self.folder / "events.jsonl").read_text()
-        shutil.rmtree(
-            self.folder, ignore_errors=True
-        )  # a daemon that was killed may be removing its sockets still
+        # A daemon that was killed may be removing its sockets still.
+        shutil.rmtree(self.folder, ignore_errors=True)
         assert '"crashed"' not in events, events
 
 
@@ -200,16 +179,25 @@ class FakeMps(Mps):
 
     started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
     got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
-    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables), command.
-    attached: it has a server; said: server (pid) and the same. without: a client runs without MPS,
-    since it found no daemon; said: environment. terminated: by terminate_client; said: server.
+    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it
+    has a server; said: server (pid) and the same. terminated: by terminate_client; said: server.
     left: a client has ended in order, or after it was terminated, or without having been attached.
     died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._add(CONTROL, "control.py")
+        self._add(CONTROL)
+        library = self.folder / "lib"
+        library.mkdir()
+        shutil.copy(_STAND_IN / "daemon.py", library)
+        python, home = interpreter()
+        (library / CONTROL).symlink_to(python)
+        words = (home, CONTROL, str(library / CONTROL), str(library / "daemon.py"))
+        names = ("home", "name", "python", "script")
+        start = library / "start-daemon"
+        start.write_text(_START.format(**dict(zip(names, map(shlex.quote, words), strict=True))))
+        start.chmod(0o755)
         self._shown: list[str] = []
         self._told = {
             "status": "ACTIVE",
@@ -219,7 +207,6 @@ class FakeMps(Mps):
             "refuses": [],
             "answers": {},
             "server_fails": False,
-            "forgets_pid_file": False,
             "busy": 0,
         }
         self.tell()
@@ -237,7 +224,6 @@ class FakeMps(Mps):
                 refuses: ["terminate_client"] prints 1 and lets the client be.
                 answers: for a command that is not carried out the lines that are printed.
                 server_fails: servers end as they start.
-                forgets_pid_file: daemons that start write none.
                 busy: so many connections are sent away first.
         """
         assert wishes.keys() <= self._told.keys(), wishes
@@ -273,19 +259,14 @@ class FakeMps(Mps):
 
     # -------------------------------------------------------------------------------------- looking
 
-    def events(
-        self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None
-    ) -> list[Event]:
-        """Return what has happened, in order; of these kinds, this process, this pipe directory."""
+    def events(self, *kinds: str, pid: int | None = None) -> list[Event]:
+        """Return what has happened, in order; of these kinds, this process."""
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
-            event = Event(
-                said.pop("event"), said.pop("time"), said.pop("pid"), said.pop("pipe"), said
-            )
-            if kinds and event.kind not in kinds:
-                continue
-            if pid in (None, event.pid) and (pipe is None or str(pipe) == event.pipe):
+            own = [said.pop(key) for key in ("event", "time", "pid", "pipe")]
+            event = Event(*own, said)
+            if (not kinds or event.kind in kinds) and pid in (None, event.pid):
                 found.append(event)
         return found
 
@@ -294,15 +275,15 @@ class FakeMps(Mps):
         until(lambda: len(self.events(kind, **which)) >= count)
         return self.events(kind, **which)
 
-    def commands(self, beginning: str = "", pipe: Path | str | None = None) -> list[str]:
+    def commands(self, beginning: str = "") -> list[str]:
         """Return the commands that daemons have got, in order."""
-        lines = [event.said["command"] for event in self.events("command", pipe=pipe)]
+        lines = [event.said["command"] for event in self.events("command")]
         return [line for line in lines if line.startswith(beginning)]
 
-    def attached(self, pipe: Path | str | None = None) -> list[Event]:
+    def attached(self) -> list[Event]:
         """Return the events "attached" of the clients that are attached now."""
         now: dict[int, Event] = {}
-        for event in self.events("attached", "terminated", "left", "died", pipe=pipe):
+        for event in self.events("attached", "terminated", "left", "died"):
             if event.kind == "attached":
                 now[event.pid] = event
             else:
@@ -311,9 +292,8 @@ class FakeMps(Mps):
 
     def ended_safely(self, pid: int) -> bool:
         """Return whether a client that is gone left in order, or was first terminated by MPS."""
-        kinds = [
-            event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)
-        ]
+        events = self.events("attached", "terminated", "left", "died", pid=pid)
+        kinds = [event.kind for event in events]
         return kinds in (["attached", "left"], ["attached", "terminated", "left"])
 
     def end_client(self, pid: int) -> None:
@@ -337,12 +317,22 @@ def kill(pid: int) -> None:
 def _command(pid: int) -> list[str]:
     """Return a process's command line; empty if it has ended."""
     try:
-        return [
-            os.fsdecode(word)
-            for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-        ]
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
         return []
+    return [os.fsdecode(word) for word in words]
+
+
+@functools.cache
+def program() -> bytes:
+    """Return the stand-ins that are written in C; a machine without gcc skips the test."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "program")
+        options = ("-Wall", "-Wextra", "-O1", "-o", output)
+        subprocess.run(["gcc", *options, _STAND_IN / "program.c"], check=True)
+        return output.read_bytes()
 
 
 @functools.cache

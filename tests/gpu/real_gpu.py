@@ -1,8 +1,9 @@
-"""One NVIDIA GPU that nobody uses, with CUDA MPS and PyTorch, and jobs on it.
+"""One NVIDIA GPU that nobody uses, with PyTorch and CUDA MPS, and jobs on it.
 
 A test module that writes pytest_plugins = ("real_gpu",) has these fixtures:
 
-found: the GPU for a module, or the reason for a skip.
+idle: the GPU for a module, with PyTorch, or the reason for a skip.
+found: the same with MPS.
 bench: the same, unused before and after each test.
 
 PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
@@ -61,10 +62,9 @@ class Job:
     def __init__(self, command: Sequence[str], environment: dict[str, str], errors: Path) -> None:
         self.began = time.monotonic()
         self._errors = errors
+        pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
         with errors.open("wb") as file:
-            self.process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file
-            )
+            self.process = subprocess.Popen(command, env=environment, stderr=file, **pipes)
 
     @property
     def errors(self) -> str:
@@ -91,13 +91,10 @@ class Job:
         """Wait for its end; its exit status."""
         return self.process.wait()
 
-    def let_go(self) -> None:
-        """Take back the word that it may be waiting for: then it ends by itself."""
+    def close(self) -> None:
+        """Take back the word that it may be waiting for, and wait for its end, forced if needed."""
         with suppress(OSError):
             self.process.stdin.close()
-
-    def close(self) -> None:
-        """Wait for the job's end, and force it if need be."""
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -133,7 +130,7 @@ class Bench:
     torch: str
 
     def __init__(self, home: Path) -> None:
-        self._home = home
+        self.home = home
         self._jobs: list[Job] = []
         self._started = 0
         self.mps = home / "mps"
@@ -153,16 +150,11 @@ class Bench:
         if listed.returncode:
             return f"nvidia-smi: {(listed.stdout or listed.stderr).strip()}"
         gpus = self.status()["gpus"]
-        free = [
-            gpu["uuid"]
-            for gpu in gpus
-            if gpu["state"] == "free" and gpu["uuid"] in listed.stdout.split()
-        ]
+        listed = listed.stdout.split()
+        free = [gpu["uuid"] for gpu in gpus if gpu["state"] == "free" and gpu["uuid"] in listed]
         if not free:
-            return (
-                "no whole GPU is idle: "
-                f"{'; '.join(str(gpu['outside'] or gpu['name']) for gpu in gpus)}"
-            )
+            uses = "; ".join(str(gpu["outside"] or gpu["name"]) for gpu in gpus)
+            return f"no whole GPU is idle: {uses}"
         fields = "--query-gpu=uuid,name,driver_version,memory.total,compute_mode"
         smi = run(["nvidia-smi", f"--id={free[0]}", fields, "--format=csv,noheader,nounits"])
         uuid, name, driver, memory_mib, mode = smi.stdout.strip().split(", ")
@@ -171,10 +163,8 @@ class Bench:
 
     def find_torch(self) -> str | None:
         """Return why there is no PyTorch with CUDA, if so."""
-        text = (
-            "import torch; torch.cuda.init(); print(f'PyTorch {torch.__version__}, CUDA "
-            "{torch.version.cuda}')"
-        )
+        text = "import torch; torch.cuda.init(); "
+        text += "print(f'PyTorch {torch.__version__}, CUDA {torch.version.cuda}')"
         done = run([sys.executable, "-c", text], env=self.plain_environment)
         self.torch = done.stdout.strip()
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -188,26 +178,20 @@ class Bench:
         if not document["shared"]:
             return (document["sharing"] or {}).get("own_because") or done.stderr.strip()
         warned = self.launcher.run(*self._sharing("memory"), "--", "true").stderr
-        return (
-            warned.strip() if "get_server_status is unknown" in warned else None
-        )  # a daemon of driver 535 or before
+        # The daemon of driver 535 or before does not know it.
+        return warned.strip() if "get_server_status is unknown" in warned else None
 
     @property
     def plain_environment(self) -> dict[str, str]:
         """Return the environment of a process with the GPU to itself, without gpulaunch or MPS."""
-        kept = {
-            name: text
-            for name, text in self.launcher.environment.items()
-            if not name.startswith("GPULAUNCH_")
-        }
-        return kept | {
-            "CUDA_VISIBLE_DEVICES": self.gpu.uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": str(self._home / "no-mps"),
-        }
+        environment = self.launcher.environment.items()
+        kept = {name: text for name, text in environment if not name.startswith("GPULAUNCH_")}
+        nobody = {"CUDA_MPS_PIPE_DIRECTORY": str(self.home / "no-mps")}
+        return kept | nobody | {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
 
     def profile(self, kind: str) -> Path:
         """Return the profile of a kind of job."""
-        return self._home / f"{kind}.toml"
+        return self.home / f"{kind}.toml"
 
     def _sharing(self, kind: str, percentage: int | None = None) -> list[str]:
         cap = [] if percentage is None else [f"--share={percentage}%"]
@@ -216,22 +200,17 @@ class Bench:
     def share(
         self, kind: str, percentage: int, *arguments: object, profile: str | None = None
     ) -> Job:
-        """Start load.py under `gpulaunch --share`; returns when it has its lease.
+        """Start load.py with this percentage of the SMs; returns when it has its lease.
 
-        Args:
-            kind: of load.py.
-            percentage: of the SMs.
-            arguments: of load.py.
-            profile: whose; None for that of the kind.
+        The profile is that of its kind unless another is named.
         """
         return self.launch(self._sharing(profile or kind, percentage), load(kind, *arguments))
 
     def launch(self, options: Sequence[str], command: Sequence[str]) -> Job:
         """Start a job under gpulaunch; returns when it has its lease."""
         before = len(self.launcher.records())
-        job = self._start(
-            [self.launcher.script, *options, "--", *command], self.launcher.environment
-        )
+        words = [self.launcher.script, *options, "--", *command]
+        job = self._start(words, self.launcher.environment)
         until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
         return job
 
@@ -241,7 +220,7 @@ class Bench:
 
     def _start(self, command: Sequence[str], environment: dict[str, str]) -> Job:
         self._started += 1
-        job = Job(command, environment, self._home / f"stderr.{self._started}")
+        job = Job(command, environment, self.home / f"stderr.{self._started}")
         self._jobs.append(job)
         return job
 
@@ -253,9 +232,8 @@ class Bench:
 
     def lease_of(self, job: Job) -> str:
         """Return the id of a job's lease."""
-        return next(
-            lease["id"] for lease in self.status()["leases"] if lease["pid"] == job.process.pid
-        )
+        leases = self.status()["leases"]
+        return next(lease["id"] for lease in leases if lease["pid"] == job.process.pid)
 
     def left_of_mps(self) -> list[str]:
         """Return what lies in the directory of the daemons, apart from the files of their locks."""
@@ -264,8 +242,6 @@ class Bench:
 
     def end_all(self) -> None:
         """End every job, lease and daemon after a test, however that has ended."""
-        for job in self._jobs:
-            job.let_go()
         for job in self._jobs:
             job.close()
         if self.launcher.records():
@@ -291,11 +267,8 @@ class Mps:
         return [int(word) for word in self.ask("get_server_list").split()]
 
     def clients(self) -> set[int]:
-        return {
-            int(word)
-            for server in self.servers()
-            for word in self.ask(f"get_client_list {server}").split()
-        }
+        lists = [self.ask(f"get_client_list {server}") for server in self.servers()]
+        return {int(word) for text in lists for word in text.split()}
 
     def processes(self) -> list[int]:
         """Return the daemon's pid, and its servers'."""
@@ -303,9 +276,8 @@ class Mps:
 
     def log(self) -> str:
         """Return the daemon's log, wherever gpulaunch has put it."""
-        return "".join(
-            path.read_text(errors="replace") for path in self.directory.glob("*/control.log")
-        )
+        logs = self.directory.glob("*/control.log")
+        return "".join(path.read_text(errors="replace") for path in logs)
 
 
 def mps_of(facts: dict[str, Any]) -> Mps:
@@ -344,24 +316,30 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[Bench]:
-    """Return a GPU that jobs can share, or the reason why there is none."""
-    for program in ("nvidia-smi", CONTROL):
-        if not shutil.which(program):
-            pytest.skip(f"{program} is not on PATH")
-    home = Path(
-        tempfile.mkdtemp(prefix="gl", dir="/tmp")
-    )  # short: the address of a socket has 107 bytes at most
+def idle() -> Iterator[Bench]:
+    """Return a GPU that nobody uses, or the reason why there is none."""
+    if not shutil.which("nvidia-smi"):
+        pytest.skip("nvidia-smi is not on PATH")
+    # Short: the address of a socket has 107 bytes at most.
+    home = Path(tempfile.mkdtemp(prefix="gl", dir="/tmp"))
     bench = Bench(home)
     try:
-        for look in (bench.find_gpu, bench.find_torch, bench.why_not_shared):
-            reason = look()
-            if reason:
-                pytest.skip(reason)
+        if reason := bench.find_gpu() or bench.find_torch():
+            pytest.skip(reason)
         yield bench
     finally:
         bench.end_all()
         shutil.rmtree(home)
+
+
+@pytest.fixture(scope="module")
+def found(idle: Bench) -> Bench:
+    """Return a GPU that jobs can share, or the reason why there is none."""
+    if not shutil.which(CONTROL):
+        pytest.skip(f"{CONTROL} is not on PATH")
+    if reason := idle.why_not_shared():
+        pytest.skip(reason)
+    return idle
 
 
 @pytest.fixture
@@ -396,14 +374,7 @@ class Fixed(NamedTuple):
 
 
 def fixed(bench: Bench, kind: str, seconds: float, pause_s: float = 0.0) -> Fixed:
-    """Return work of this length, measured alone without MPS.
-
-    Args:
-        bench: where.
-        kind: of load.py.
-        seconds: that it is to take alone, without PyTorch's start.
-        pause_s: pause after each batch.
-    """
+    """Return work that takes so long alone, without PyTorch's start, measured without MPS."""
     rate = measured(bench.plain(kind, 2))[0]["iterations_per_s"]
     steps = max(1, round(BATCH_S * rate))
     batches = max(1, round(seconds / (steps / rate + pause_s)))

@@ -7,7 +7,7 @@ what it must print.
 import re
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from real_gpu import MEMORY_MIB, Bench, Fixed, Job, fixed
@@ -40,8 +40,8 @@ def write_profile(bench: Bench, name: str, busy: float, seconds: float, origin: 
     folder = Path(bench.launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.toml"
-    text = PROFILE.format(name=name, busy=round(busy, 1), seconds=round(seconds, 3), origin=origin)
-    path.write_text(text)
+    values = {"name": name, "busy": round(busy, 1), "seconds": round(seconds, 3), "origin": origin}
+    path.write_text(PROFILE.format(**values))
     return path
 
 
@@ -51,21 +51,20 @@ def recorded(bench: Bench, name: str) -> list[str]:
 
 
 class Met(NamedTuple):
-    """A recorded job that ran beside another one all the time.
+    """A recorded job that ran beside another one, which began before it and goes on.
 
     Attributes:
-        other: which began before the job, and goes on.
-        told: the job's warnings.
-        pace: of the job, as status shows it.
-        slowdown: of the job by the clock of this test: the time that it took more than alone.
-        learned: of its profile, afterwards.
+        told: the job's warnings about the other.
+        promised: of the job, by its pace as status shows it: the time that it is to take more.
+        slowdown: the same by the clock of this test.
+        learned: the same in percent, as its profile has it afterwards.
     """
 
     other: Job
     told: list[str]
-    pace: float
+    promised: float
     slowdown: float
-    learned: dict[str, Any]
+    learned: float
 
 
 def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
@@ -81,9 +80,12 @@ def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
     slowdown = (time.monotonic() - mine.began) / job.alone_s - 1
     assert beside.process.poll() is None, "the other has ended before the job"
     learned = tomllib.loads(path.read_text())
-    print(f"\npromised {1 / pace - 1:.1%}, lost {slowdown:.1%}, {learned['shared_gpu']}")
+    percentage = learned["shared_gpu"]["slowdown_percentage"]["other"]
+    assert learned["resources"]["duration_s"] == round(job.alone_s, 3)
+    print(f"\npromised {1 / pace - 1:.1%}, lost {slowdown:.1%}, learned {percentage} %")
     print("\n".join(mine.warnings) or "no warning")
-    return Met(beside, mine.warnings, pace, slowdown, learned)
+    told = [line for line in mine.warnings if "beside other" in line]
+    return Met(beside, told, 1 / pace - 1, slowdown, percentage)
 
 
 def may_meet_again(bench: Bench) -> int:
@@ -101,19 +103,17 @@ def test_a_broken_promise(bench: Bench) -> None:
     path = write_profile(bench, "job", 30, job.alone_s, "made up, so that they meet")
     write_profile(bench, "other", 30, TIMES * job.alone_s, "made up, so that they meet")
     met = meet(bench, job, job, path)
-    (line,) = (line for line in met.told if "beside other" in line)
+    (line,) = met.told
     said = re.fullmatch(
         r"gpulaunch: warning: profile job: beside other it took (\S+) times as long as alone, "
         r"(\S+) was predicted; from now on the measured slowdown counts",
         line,
     )
     assert said, line
-    assert said[2] == f"{1 / met.pace:.3g}"
+    assert said[2] == f"{1 + met.promised:.3g}"
     assert float(said[1]) - 1 == pytest.approx(met.slowdown, abs=0.1)
-    percentage = met.learned["shared_gpu"]["slowdown_percentage"]["other"]
-    assert percentage == pytest.approx(100 * (float(said[1]) - 1), abs=1)
-    assert met.learned["resources"]["duration_s"] == round(job.alone_s, 3)
-    assert percentage > 25, "the two hardly hurt each other here: this shows no parting"
+    assert met.learned == pytest.approx(100 * (float(said[1]) - 1), abs=1)
+    assert met.learned > 25, "the two hardly hurt each other here: this shows no parting"
     assert may_meet_again(bench) == 75
     assert met.other.end() == 0, met.other.errors
     assert any("profile other learns nothing from this run" in one for one in met.other.warnings)
@@ -126,14 +126,12 @@ def test_a_promise_that_is_kept(bench: Bench) -> None:
     """
     job = fixed(bench, "memory", JOB_S, PAUSE_S)
     other = fixed(bench, "compute", JOB_S, PAUSE_S)
-    path = write_profile(bench, "job", job.busy_percentage, job.alone_s, "measured by this test")
-    write_profile(
-        bench, "other", other.busy_percentage, TIMES * other.alone_s, "measured by this test"
-    )
+    origin = "measured by this test"
+    path = write_profile(bench, "job", job.busy_percentage, job.alone_s, origin)
+    write_profile(bench, "other", other.busy_percentage, TIMES * other.alone_s, origin)
     met = meet(bench, job, other, path)
-    assert [line for line in met.told if "beside other" in line] == []
-    percentage = met.learned["shared_gpu"]["slowdown_percentage"]["other"]
-    assert percentage / 100 <= 1 / met.pace - 1 + BROKEN_PROMISE
-    assert percentage / 100 == pytest.approx(max(0.0, met.slowdown), abs=0.1)
+    assert met.told == []
+    assert met.learned / 100 <= met.promised + BROKEN_PROMISE
+    assert met.learned / 100 == pytest.approx(max(0.0, met.slowdown), abs=0.1)
     assert may_meet_again(bench) == 0
     assert met.other.end() == 0, met.other.errors

@@ -120,20 +120,18 @@ def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) 
     gpu, today = bench.gpu, datetime.now(timezone.utc).date()
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
     lines = [
-        (
-            f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, "
-            f"{bench.torch}, {today}. Found by {found.mode}: {found.reason}."
-        ),
+        f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, ",
+        f"{bench.torch}, {today}. Found by {found.mode}: {found.reason}.",
         "",
         "| way | % of SMs | memory, GB/s | compute, TFLOP/s | STP | ANTT |",
         "|---|---|---|---|---|---|",
         f"| each alone, without MPS | | {_amounts(alone)} | | |",
     ]
-    for row in rows:
-        times = [[1 / amount for amount in amounts] for amounts in (alone, row.amounts)]
-        caps = " + ".join(map(str, row.percentages))
+    for way, percentages, amounts in rows:
+        times = [[1 / amount for amount in each] for each in (alone, amounts)]
         sums = f"{system_throughput(*times):.3f} | {normalized_turnaround(*times):.3f}"
-        lines.append(f"| {row.way} | {caps} | {_amounts(row.amounts)} | {sums} |")
+        caps = " + ".join(map(str, percentages))
+        lines.append(f"| {way} | {caps} | {_amounts(amounts)} | {sums} |")
     for percentage, *facts in zip(PERCENTAGES, *map(curves.shares.get, KINDS), strict=True):
         way = f"alone under MPS, {facts[0]['multiprocessors']} SMs seen"
         amounts = _amounts([one["amount_per_s"] for one in facts])
@@ -150,9 +148,7 @@ def test_throughput(bench: Bench, curves: Curves) -> None:
     """Both jobs are measured time-sliced, and under MPS uncapped, evenly capped and as searched."""
     found = divided(bench, curves)
     rows = []
-    if (
-        bench.gpu.compute_mode == "Default"
-    ):  # in an exclusive mode the second plain process would fail
+    if bench.gpu.compute_mode == "Default":  # else the second plain process would fail
         rows.append(together(bench, "time-sliced, without MPS"))
     rows.append(together(bench, "MPS, no caps", (100, 100)))
     rows.append(together(bench, "MPS, even", (50, 50)))

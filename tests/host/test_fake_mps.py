@@ -2,9 +2,9 @@
 
 import os
 import signal
-import stat
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,8 @@ from fake_mps import CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
-NOBODY = 65534
 NO_DAEMON = "Cannot find MPS control daemon process\n"
 SECOND = "An instance of this daemon is already running\n"
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
 
 
 @pytest.fixture(params=["real_mps", "fake_mps"])
@@ -66,56 +64,27 @@ def test_what_a_daemon_looks_like(mps: Mps) -> None:
     (daemon,) = mps.pids(CONTROL)
     for pid, name in ((daemon, CONTROL), (server, SERVER)):
         assert Path(f"/proc/{pid}/comm").read_text() == f"{name[:15]}\n"
-        assert (
-            os.path.basename(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
-            == name.encode()
-        )
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert os.path.basename(words[0]) == name
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert f"{PIPE}={mps.pipe()}".encode() in environment
         assert b"CUDA_VISIBLE_DEVICES=GPU-a,GPU-b" in environment
     assert os.getsid(daemon) == os.getsid(server) == daemon
-
-
-def test_files(mps: Mps) -> None:
-    """The pipe directory has known files and modes, and known remains after quit and KILL."""
-    umask = os.umask(0o022)
-    pipe = mps.pipe()
-    mps.start()
-    os.umask(umask)
-    modes = {name: stat.filemode((pipe / name).stat().st_mode) for name in os.listdir(pipe)}
-    assert modes == {
-        "control": "srw-rw-rw-",
-        "control_privileged": "srwxr-xr-x",
-        "control_lock": "-rw-rw-rw-",
-        "log": "prwxrwxrwx",
-        "logs": "drwxr-xr-x",
-        "nvidia-cuda-mps-control.pid": "-rw-rw-rw-",
-    }
-    (daemon,) = mps.pids(CONTROL)
-    assert (pipe / "nvidia-cuda-mps-control.pid").read_text() == str(daemon)
+    # One that is killed leaves server and files; the next one starts without them.
     kill(daemon)
-    assert modes.keys() == set(os.listdir(pipe))
-    mps.start()
-    (daemon,) = mps.pids(CONTROL)
-    said(mps, "quit")
-    wait_for_end(daemon)
-    assert set(os.listdir(pipe)) == {"control", "control_privileged", "control_lock", "logs"}
+    assert is_alive(server)
+    assert mps.start().returncode == 0
+    assert said(mps, "get_server_list") == ""
 
 
-NO_UID = "A user id (UID) is required to start a new server\n"
 WITHOUT_A_SERVER = {
     "get_server_list": "",
     "bogus with words": 'Unknown command "bogus"\n',
     "": 'Unknown command ""\n',
     "get_server_status 1": "Server 1 not found\n",
-    "get_server_status abc": "A server PID is required\n",
     "get_client_list 1": "Server 1 not found\n",
-    "get_client_list": "Server 0 not found\n",
     "terminate_client 1 2": "Server 1 not found\nServer 1 not found!\n1\n",
-    "start_server": NO_UID,
-    "start_server -uid abc": NO_UID,
-    "start_server 0": NO_UID,
-    " get_default_active_thread_percentage ": "100.0\n",
+    "get_default_active_thread_percentage": "100.0\n",
 }
 WITH_AN_UNREADY_SERVER = {
     "get_server_list": "{pid}\n",
@@ -129,29 +98,10 @@ WITH_AN_UNREADY_SERVER = {
 def test_answers(mps: Mps) -> None:
     """Whatever a command comes to, the exit status is 0; several may come on one stdin."""
     mps.start()
-    got = {command: said(mps, command) for command in WITHOUT_A_SERVER}
-    assert got == WITHOUT_A_SERVER
     assert said(mps, *WITHOUT_A_SERVER) == "".join(WITHOUT_A_SERVER.values())
     pid = with_server(mps)
-    got = {command: said(mps, command.format(pid=pid)) for command in WITH_AN_UNREADY_SERVER}
-    assert got == {
-        command: answer.format(pid=pid) for command, answer in WITH_AN_UNREADY_SERVER.items()
-    }
-
-
-def test_restart_over_what_is_left(mps: Mps) -> None:
-    """A daemon that ends by a signal leaves server and files; the next one starts without them."""
-    for number in (signal.SIGKILL, signal.SIGTERM):
-        server = with_server(mps)
-        (daemon,) = mps.pids(CONTROL)
-        os.kill(daemon, number)
-        wait_for_end(daemon)
-        assert is_alive(server)
-        assert (mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
-        assert mps.start().returncode == 0
-        assert said(mps, "get_server_list") == ""
-        kill(server)
-        kill(mps.pids(CONTROL)[0])
+    for command, answer in WITH_AN_UNREADY_SERVER.items():
+        assert said(mps, command.format(pid=pid)) == answer.format(pid=pid)
 
 
 def test_quit_waits_for_the_server(mps: Mps) -> None:
@@ -161,17 +111,16 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
     log = mps.pipe() / "logs" / "control.log"
     quitter = None
     while "Cmd:quit\n" not in log.read_text():
-        if (
-            quitter is None or quitter.poll() is not None
-        ):  # sent away: the last who asked is still being heard
+        # It is sent away while the last who asked is still being heard.
+        if quitter is None or quitter.poll() is not None:
             quitter = subprocess.Popen(
                 [mps.bin / CONTROL], env=mps.variables(), stdin=subprocess.PIPE
             )
-            quitter.stdin.write(b"quit\n")
-            quitter.stdin.close()
-    assert (
-        mps.ask("get_server_list").stdout == ""
-    )  # with status 1 and a complaint, or as well 0 and none
+            with suppress(BrokenPipeError):
+                quitter.stdin.write(b"quit\n")
+                quitter.stdin.close()
+    # With status 1 and a complaint, or as well 0 and none.
+    assert mps.ask("get_server_list").stdout == ""
     assert mps.start().stdout == SECOND
     assert quitter.poll() is None
     os.kill(server, signal.SIGTERM)
@@ -187,42 +136,9 @@ def test_server_that_fails(mps: Mps) -> None:
     log = mps.pipe() / "logs" / "control.log"
     until(lambda: " exited with status 3\n" in log.read_text())
     assert said(mps, "get_server_list") == ""
-    assert " Starting new server " in log.read_text()
-    assert f"] Starting control daemon using socket {mps.pipe()}/control\n" in log.read_text()
-
-
-@needs_root
-def test_other_users(mps: Mps) -> None:
-    """Another user reads, but sets nothing, quits nothing, and starts servers only for himself."""
-    mps.start()
-    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    insufficient = f"Insufficient privileges for UID {NOBODY}. "
-    assert said(mps, "get_server_list", **nobody) == ""
-    assert said(mps, "quit", **nobody) == "Not enough privilege to execute quit command\n"
-    root_only = "Only the root user may start server for another user.\n"
-    assert said(mps, "start_server -uid 0", **nobody) == insufficient + root_only
-    assert said(mps, f"start_server -uid {NOBODY}", **nobody) == ""
-    until(lambda: mps.pids(SERVER))
-    assert os.stat(f"/proc/{mps.pids(SERVER)[0]}").st_uid == NOBODY
-    said(mps, "start_server -uid 0")
-    assert said(mps, "get_server_list") == f"{mps.pids(SERVER)[0]}\n"
-
-
-@needs_root
-def test_daemon_of_another_user(mps: Mps) -> None:
-    """Any user may have a daemon, and root may quit it."""
-    pipe = mps.pipe()
-    for directory in (pipe, pipe / "logs"):
-        os.chown(directory, NOBODY, NOBODY)
-    done = mps._run(["-d"], None, mps.variables(), user=NOBODY, group=NOBODY, extra_groups=[])
-    assert done.returncode == 0, done
-    (daemon,) = mps.pids(CONTROL)
-    said(mps, "quit")
-    wait_for_end(daemon)
 
 
 def test_535(old_mps: Mps) -> None:
-    """Driver 535 knows no get_server_status, and writes no pid file."""
+    """Driver 535 knows no get_server_status."""
     pid = with_server(old_mps)
     assert said(old_mps, f"get_server_status {pid}") == 'Unknown command "get_server_status"\n'
-    assert not (old_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()

@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import Launcher, wait_for_end
 from fake_mps import CONTROL, SERVER, FakeMps, is_alive
 from fake_nvml import FakeNvml
-from test_mps import LIGHT, V100, client, ended_safely
+from test_mps import DEAF, LIGHT, V100, client, ended_safely
 from test_users import Accounts, User, accounts, root  # noqa: F401  fixtures
 
 pytest_plugins = ("fake_mps", "fake_nvml")
@@ -128,24 +127,14 @@ def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -
     assert mps.events("started") == []
 
 
-@contextmanager
-def freed(launcher: Launcher, owner: User) -> Iterator[None]:
-    (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-    assert lease["user"] == owner.name
-    done = launcher.run("free", lease["id"])
-    assert (done.returncode, done.stderr) == (0, "")
-    yield
-
-
 def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: FakeMps) -> None:  # noqa: F811
     """Root's `free` takes a user's client off MPS as that user, and the user's daemon ends."""
-    with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
+    with client(alice, *LIGHT, words=DEAF) as job:
+        done = root.run("free", job.lease())
+        assert (done.returncode, done.stderr) == (0, "")
         assert ended_safely(mps, job.pid)
-    told = [
-        event.said
-        for event in mps.events("command")
-        if event.said["command"].startswith("terminate_client")
-    ]
-    assert [said["uid"] for said in told] == [alice.uid]
+    commands = [event.said for event in mps.events("command")]
+    asked = [said["uid"] for said in commands if said["command"].startswith("terminate_client")]
+    assert asked == [alice.uid]
     for pid in mps.pids(CONTROL):
         wait_for_end(pid)

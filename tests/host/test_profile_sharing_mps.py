@@ -17,36 +17,25 @@ BY_SMS = """\
 import os, time
 share = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
 for iteration in range(1, 10_000):
-    time.sleep({seconds})
+    time.sleep(0.8 / min(share, 20))
     print("done", iteration, flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    ("seconds", "word", "rates"),
-    [
-        ("0.8 / min(share, 20)", "memory-intensive", (12.5, 25, 25)),
-        ("1.6 / share", "compute-intensive", (6.25, 31.25, 62.5)),
-    ],
-)
 @pytest.mark.usefixtures("dgx1_v100")
-def test_a_curve(
-    launcher: Launcher,
-    fake_mps: FakeMps,
-    tmp_path: Path,
-    seconds: str,
-    word: str,
-    rates: tuple[float, ...],
-) -> None:
-    """A job that gains nothing from 20 % of the SMs on is memory-intensive, a linear one is not."""
+def test_a_curve(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
+    """A job that gains nothing from 20 % of the SMs on is memory-intensive, and its curve says so.
+
+    Each point has a daemon on the same GPU.
+    """
     path = tmp_path / "job.toml"
     options = ("--sweep", "10,50,100", "--iterations-from", r"done (\d+)", "--slice", "0.6s")
-    job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
+    job = (sys.executable, "-c", BY_SMS)
     done = launcher.run("profile", "measure", "-o", str(path), *options, "--", *job)
-    assert (done.returncode, f"; {word}" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "; memory-intensive" in done.stderr) == (0, True), done.stderr
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (curve["sm_percentage"], curve["unit"]) == ([10, 50, 100], "iterations/s")
-    assert curve["throughput"] == [pytest.approx(rate, rel=0.3) for rate in rates]
+    assert curve["throughput"] == [pytest.approx(rate, rel=0.3) for rate in (12.5, 25, 25)]
     asked = [event.said["environment"] for event in fake_mps.events("started")]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in asked] == ["GPU-v100-0"] * 3
     assert launcher.records() == []
@@ -58,8 +47,8 @@ def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
     marker, other, path = tmp_path / "at-work", tmp_path / "other.toml", tmp_path / "job.toml"
     script = f"echo $CUDA_VISIBLE_DEVICES > {marker}; sleep 0.2; rm {marker}"
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
-    job = f"if [ -e {marker} ]; then cat {marker}; sleep 0.9; else sleep 0.4; fi"
-    options = ("-o", str(path), "--share", "--pair", str(other), "--runs", "3")
+    job = f"if [ -e {marker} ]; then cat {marker}; sleep 0.9; else sleep 0.3; fi"
+    options = ("-o", str(path), "--share", "--pair", str(other), "--runs", "2")
     done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job)
     assert (done.returncode, "GPU-v100-0" in done.stdout) == (0, True), done.stderr
     document = tomllib.loads(path.read_text())
@@ -73,7 +62,7 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     """A job that fails at the third share leaves two points, and its status."""
     path = tmp_path / "job.toml"
     job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
-    options = ("-o", str(path), "--sweep", "10,20,50,100")
+    options = ("-o", str(path), "--sweep", "10,20,50")
     done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job)
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"]) == (9, [10, 20])
@@ -108,13 +97,19 @@ source = "made up"
 """
 
 
-@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
-def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that loses more beside another than promised is told so, and they part next time."""
+def own_profiles(launcher: Launcher) -> Path:
+    """Write two profiles of the user's own; return their folder."""
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True)
     for name in ("job", "other"):
         (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
+    return folder
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that loses more beside another than promised is told so, and they part next time."""
+    folder = own_profiles(launcher)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     share = ("--share", "--only", "0,1", "--no-wait")
@@ -139,10 +134,7 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_third_job_that_came_and_went_is_noticed(launcher: Launcher, tmp_path: Path) -> None:
     """A recorded job learns nothing of the one beside it if a third shared the GPU for a while."""
-    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
-    folder.mkdir(parents=True)
-    for name in ("job", "other"):
-        (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
+    folder = own_profiles(launcher)
     share = ("--share", "--only", "0", "--no-wait", "-o", "utilization=5,5")
     gates = [tmp_path / "other-gate", tmp_path / "job-gate"]
     jobs = []

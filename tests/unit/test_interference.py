@@ -12,19 +12,15 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import MOST_SLOWDOWN_PERCENTAGE, judge, rank_group
+from gpulaunch.sharing.interference import judge, rank_group
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
-    Gain,
     drawn_power,
     idle_power,
-    normalized_turnaround,
     pace,
     predict,
     rates,
     run_together,
-    steady_gain,
-    system_throughput,
 )
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
@@ -58,132 +54,84 @@ def test_shipped_profiles_of_the_paper() -> None:
     assert idle_w == [pytest.approx(57.0), 40.0, None]
 
 
-HALVES = (busy(50), busy(50))
 SM = "average SM utilization {} % of at most 100 %"
 BANDWIDTH = "average memory-bandwidth utilization {} % of at most 100 %"
 MEMORY = "maximum memory 82944 MiB of at most 81920 MiB"
 LOSS = "predicted throughput loss of 50 20 % of at most 19 %"
 MOST = "49 clients of at most 48 that MPS takes"
-MANY = "{} clients of at most 2 (3 if all are small) that objective throughput wants"
+THREE = "{} clients of at most 2 (3 if all are small) that objective throughput wants"
+FOUR = "4 clients of at most 3 that objective throughput wants"
+HUNDRED = (0.03, 0.03, 0.03, 2.24, 2.24, 95.43)
+"""Their sum is 100.00000000000001 in binary fractions."""
+
+WHO_MAY_SHARE = [
+    ("all of the SMs", clients(*map(busy, HUNDRED)), []),
+    ("a little more", clients(busy(60), busy(40.001)), [SM.format("100.001")]),
+    ("all of the bandwidth", clients(busy(1, 70), busy(1, 30)), []),
+    ("more of it", clients(busy(1, 70), busy(1, 30.5)), [BANDWIDTH.format("100.5")]),
+    ("all of the memory", clients(busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), []),
+    ("one needs more", clients(busy(0, 0, 81 << 30)), [MEMORY]),
+    (
+        "every bound that is exceeded is named",
+        clients(busy(90, 80, 40 << 30), busy(90, 80, 41 << 30)),
+        [SM.format(180), BANDWIDTH.format(160), MEMORY],
+    ),
+    (
+        "three that are not small, where one is there for throughput",
+        [*clients(busy(33.4), objective="throughput"), *clients(busy(20), busy(20))],
+        [THREE.format(3)],
+    ),
+    ("three small ones", clients(*[busy(33.33)] * 3, objective="throughput"), []),
+    ("four", clients(*[busy(10)] * 4, objective="throughput"), [FOUR]),
+    ("throughput may lose any", clients(*[busy(50)] * 2, objective="throughput", tolerance=0), []),
+    ("energy and product want many", clients(*[busy(1)] * 48, objective="product"), []),
+    ("as many as MPS takes", clients(*[busy(1)] * 49), [MOST]),
+    # Each at 1 / (1 + 0.5 x 0.5) = 80 %.
+    ("a loss that all tolerate", clients(*[busy(50)] * 2, tolerance=20), []),
+    (
+        "the smallest tolerance counts",
+        [*clients(busy(50), tolerance=20), *clients(busy(50), tolerance=19)],
+        [LOSS],
+    ),
+    # 25 loses 15.8 %, 50 loses 20 %.
+    ("the largest loss counts", clients(busy(25), busy(25), busy(50), tolerance=19), [LOSS]),
+]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "group", "reasons"),
-    [
-        ("all of the SMs", clients(busy(60), busy(40)), []),
-        (
-            "as binary fractions 100.00000000000001",
-            clients(*map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))),
-            [],
-        ),
-        ("a little more", clients(busy(60), busy(40.001)), [SM.format("100.001")]),
-        ("all of the bandwidth", clients(busy(1, 70), busy(1, 30)), []),
-        ("more of it", clients(busy(1, 70), busy(1, 30.5)), [BANDWIDTH.format("100.5")]),
-        ("all of the memory", clients(busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), []),
-        ("more of it", clients(busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)), [MEMORY]),
-        ("one has all", clients(busy(100, 100, 80 << 30)), []),
-        ("one needs more", clients(busy(0, 0, 81 << 30)), [MEMORY]),
-        (
-            "every bound that is exceeded is named",
-            clients(busy(90, 80, 40 << 30), busy(90, 80, 41 << 30)),
-            [SM.format(180), BANDWIDTH.format(160), MEMORY],
-        ),
-        ("two for throughput", clients(busy(40), busy(40), objective="throughput"), []),
-        (
-            "three that are not small",
-            clients(busy(33.4), busy(20), busy(20), objective="throughput"),
-            [MANY.format(3)],
-        ),
-        ("three small ones", clients(*[busy(33.33)] * 3, objective="throughput"), []),
-        (
-            "four",
-            clients(*[busy(10)] * 4, objective="throughput"),
-            ["4 clients of at most 3 that objective throughput wants"],
-        ),
-        (
-            "one that is there for throughput is enough",
-            [*clients(busy(40), objective="throughput"), *clients(busy(20), busy(20))],
-            [MANY.format(3)],
-        ),
-        (
-            "throughput tolerates any loss",
-            clients(*HALVES, objective="throughput", tolerance=0),
-            [],
-        ),
-        ("energy wants many", clients(*[busy(1)] * 48), []),
-        ("as many as MPS takes", clients(*[busy(1)] * 49), [MOST]),
-        ("so does product", clients(*[busy(1)] * 48, objective="product"), []),
-        # Each at 1 / (1 + 0.5 x 0.5) = 80 %.
-        ("a loss that all tolerate", clients(*HALVES, tolerance=20), []),
-        (
-            "the smallest tolerance counts",
-            [*clients(busy(50), tolerance=20), *clients(busy(50), tolerance=19)],
-            [LOSS],
-        ),
-        # 25 loses 15.8 %, 50 loses 20 %.
-        ("the largest loss counts", clients(busy(25), busy(25), busy(50), tolerance=19), [LOSS]),
-        ("also for product", clients(*HALVES, objective="product", tolerance=19), [LOSS]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sentence", "group", "reasons"), WHO_MAY_SHARE)
 def test_who_may_share(sentence: str, group: list[Client], reasons: list[str]) -> None:
     """Bounds may be used to the full, and what exceeds one is refused by name and figures."""
     verdict = judge(group, A100X)
     assert (verdict.reasons, verdict.compatible) == (tuple(reasons), not reasons), sentence
 
 
-def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
-    """At 100 % SM utilization nobody is predicted to lose more than the default tolerance."""
-    tolerance = Objective().throughput_tolerance_percentage
-    losses = [100 * (1 - min(rates([busy(sm), busy(100 - sm)]))) for sm in range(101)]
-    assert round(max(losses), 9) == tolerance
-    assert 1 / (1 - tolerance / 100) - 1 == MOST_SLOWDOWN_PERCENTAGE / 100
-
-
 def test_measured_slowdowns() -> None:
     """Among clients measured beside each other, the one that suffers most must bear it."""
-    victim = Client(busy(10), slowdowns={"20": 0.25, "30": 0.1})
+    victim = Client(busy(10), slowdowns={"10": 0.3, "20": 0.25, "30": 0.1})
     calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
     fits = judge([victim, calm[0]], A100X)
-    assert (fits.compatible, fits.sums.interference) == (
-        True,
-        pytest.approx(0.15),
-    )  # Eq. 4: the mean of 25 and 5 %
-    assert judge([victim, *calm], A100X).reasons == (
-        "measured slowdown of 10 35 % of at most 25 %",
-    )
+    # Eq. 4: the mean of 25 and 5 %.
+    assert (fits.compatible, fits.sums.interference) == (True, pytest.approx(0.15))
+    suffers = "measured slowdown of 10 {} % of at most 25 %"
+    assert judge([victim, *calm], A100X).reasons == (suffers.format(35),)
+    assert judge([victim, victim], A100X).reasons == (suffers.format(30),)  # beside its own kind
     assert judge(calm, A100X).sums.interference is None
 
 
-def test_copies_of_one_job_slow_each_other() -> None:
-    """A slowdown beside its own kind counts between two copies, and not for one alone."""
-    copy = Client(busy(10), slowdowns={"10": 0.3})
-    assert judge([copy], A100X).compatible
-    assert judge([copy, copy], A100X).reasons == ("measured slowdown of 10 30 % of at most 25 %",)
-
-
-@pytest.mark.parametrize(
-    ("group", "want"),
-    [
-        # 57 + 2 x 193 / (1 + 0.3 x 0.3)
-        ((busy(30, power_w=250.0),) * 2, (500.0, 411)),
-        ((busy(30, power_w=150.0),) * 2, (300.0, None)),
-        ((busy(30, power_w=400.0), busy(30)), (None, None)),
-    ],
-)
-def test_power_is_told_and_never_refused(
-    group: tuple[Demand, ...], want: tuple[float | None, int | None]
-) -> None:
+def test_power_is_told_and_never_refused() -> None:
     """Clients that sum to more than the power limit may share; a note has the predicted draw."""
-    sum_w, drawn_w = want
-    found = judge(clients(*group), A100X)
+    # 57 + 2 x 193 / (1 + 0.3 x 0.3)
     note = (
-        f"average power sums to {sum_w:g} W (predicted draw {drawn_w} W), over the limit of 300 W: "
-        "clocks may be lowered"
-        if drawn_w
-        else None
+        "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks may "
+        "be lowered"
     )
-    assert (found.compatible, found.sums.power_w) == (True, sum_w)
-    assert found.notes == ((note,) if note else ())
+    for powers, sum_w, notes in (
+        ((250.0, 250.0), 500.0, (note,)),
+        ((150.0, 150.0), 300.0, ()),
+        ((400.0, None), None, ()),
+    ):
+        found = judge(clients(*(busy(30, power_w=power_w) for power_w in powers)), A100X)
+        assert (found.compatible, found.sums.power_w, found.notes) == (True, sum_w, notes)
 
 
 # properties
@@ -239,32 +187,25 @@ def test_rates_are_shares(crowd) -> None:
 # predictions
 
 
-def test_power_together() -> None:
-    """Idle power counts once, the rest of each at its rate; a lower draw than idle lowers idle."""
-    pair = [busy(50, power_w=157.0), busy(50, power_w=107.0)]
-    assert drawn_power(pair, (0.8, 0.8), 57.0) == pytest.approx(57 + 0.8 * (100 + 50))
-    assert drawn_power([busy(50, power_w=30.0), pair[1]], (0.9, 0.9), 57.0) == pytest.approx(
-        30 + 0.9 * 77
-    )
-    assert drawn_power([busy(50)], (1.0,), 57.0) is None
-
-
 def test_a_run_by_hand() -> None:
-    """Two halves slow each other to 0.8 until the short one ends; then the long one has it all."""
+    """Two halves slow each other to 0.8 until the short one ends; then the long one has it all.
+
+    Idle power counts once, the rest of each at its rate; a lower draw than idle lowers idle.
+    """
     jobs = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
     ends_s, energy_j = run_together(jobs, (8.0, 16.0), A100X, idle_w=57.0)
     assert ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
     assert energy_j == pytest.approx(10 * (57 + 160) + 8 * 157)
-    assert system_throughput((8, 16), ends_s) == pytest.approx(0.8 + 16 / 18)
-    assert normalized_turnaround((8, 16), ends_s) == pytest.approx((1.25 + 18 / 16) / 2)
+    below = [busy(50, power_w=30.0), busy(50, power_w=107.0)]
+    assert drawn_power(below, (0.9, 0.9), 57.0) == pytest.approx(30 + 0.9 * 77)
 
 
 def test_a_run_is_held_to_the_power_limit() -> None:
     """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
     hot = [busy(0, power_w=250.0)] * 2
-    held = pace(rates(hot), hot, A100X, 50.0)
-    assert as_list(held) == [(0.625, 0.625), 300.0]  # 250 W of 400
+    assert as_list(pace(rates(hot), hot, A100X, 50.0)) == [(0.625, 0.625), 300.0]  # 250 W of 400
     assert run_together(hot, (10.0, 10.0), A100X, idle_w=50.0) == ((16.0, 16.0), 4800.0)
+    assert predict(hot, A100X, (100, 100)).stp == pytest.approx(2 * 243 / 386)  # 57 W when idle
     foreign = [busy(0, power_w=500.0), busy(0, power_w=50.0)]
     ends_s, _ = run_together(foreign, (10.0, 10.0), A100X, idle_w=50.0)
     assert ends_s == (10.0, 10.0)  # 500 W were drawn on another card
@@ -283,12 +224,12 @@ def test_a_run_ends(jobs) -> None:
     assert max(ends_s) <= sum(durations_s) * (1 + 1e-6)
 
 
-CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
-
-
+CURVED = replace(
+    busy(50), curve=(CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
+)
 FLAT = tuple(CurvePoint(p, min(p, 20)) for p in range(5, 101, 5))
 HALF_OF_THE_SMS = replace(busy(40), utilization="share", busy_percentage=80.0)
-BOUND = replace(busy(50), memory_bandwidth_utilization_percentage=45.0, curve=FLAT)
+BOUND = replace(busy(50, 45.0), curve=FLAT)
 
 
 @pytest.mark.parametrize(
@@ -296,25 +237,18 @@ BOUND = replace(busy(50), memory_bandwidth_utilization_percentage=45.0, curve=FL
     [
         ("two that never pause have half each", [busy(100)] * 2, (), [0.5] * 2),
         ("one that does nothing is no matter", [busy(100), busy(0)], (), [1, 1]),
-        ("a cap at a point of the curve", [replace(busy(50), curve=CURVE)], (50,), [0.8]),
-        ("between two", [replace(busy(50), curve=CURVE)], (35,), [0.6]),
-        ("before the first", [replace(busy(50), curve=CURVE)], (10,), [0.2]),
-        ("all", [replace(busy(50), curve=CURVE)], (100,), [1]),
+        ("a cap at a point of the curve", [CURVED], (50,), [0.8]),
+        ("between two", [CURVED], (35,), [0.6]),
+        ("before the first", [CURVED], (10,), [0.2]),
         ("without a curve kernels lose what is taken", [busy(50)], (50,), [1 / (0.5 + 0.5 / 0.5)]),
         # 40 % of the SMs in 80 % of the time are half of the SMs while a kernel runs. While both
         # others run, which they do in 0.64 of the time, all take 1.5 times as long.
-        ("two kernels fit beside each other", [HALF_OF_THE_SMS] * 2, (), [1, 1]),
-        ("also with caps that are enough", [HALF_OF_THE_SMS] * 2, (50, 50), [1, 1]),
+        ("two kernels fit beside each other", [HALF_OF_THE_SMS] * 2, (50, 50), [1, 1]),
         ("three do not", [HALF_OF_THE_SMS] * 3, (), [1 / (0.8 * (1 + 0.64 * 0.5) + 0.2)] * 3),
         # 20 % of the SMs are enough, and 45 % of the bandwidth in half of the time are 90 % while a
         # kernel runs. Both want 180 % then: 1.8 times as long, in half of the time.
         ("bandwidth runs short", [BOUND] * 2, (), [1 / (0.5 + 0.5 * 1.4)] * 2),
-        (
-            "and suffices",
-            [replace(BOUND, memory_bandwidth_utilization_percentage=10.0)] * 2,
-            (),
-            [1, 1],
-        ),
+        ("and suffices", [replace(busy(50, 10.0), curve=FLAT)] * 2, (), [1, 1]),
     ],
 )
 def test_rates_by_hand(
@@ -324,97 +258,54 @@ def test_rates_by_hand(
     assert rates(group, caps) == pytest.approx(want), sentence
 
 
-def test_prediction_of_a_group() -> None:
-    """STP is the sum of speeds, ANTT the mean of slowdowns, at caps and within the power limit."""
-    pair = [replace(busy(50), curve=CURVE), busy(50)]
-    found = predict(pair, A100X, (35, 65))
-    capped = 1 / (0.5 + 0.5 / 0.65)
-    assert found.speeds == pytest.approx((0.6, capped))
-    assert (found.stp, found.antt) == pytest.approx((0.6 + capped, (1 / 0.6 + 1 / capped) / 2))
-    hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
-    speeds = pace(rates(hot), hot, A100X, idle_power(A100X)).speeds
-    assert sum(speeds) < 1.6
-    assert predict(hot, A100X, (100, 100)).stp == pytest.approx(sum(speeds))
-
-
-def test_gain() -> None:
-    """Throughput and energy efficiency of a steady mix, and their product by weights."""
-    pair = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
-    gain = steady_gain(pair, A100X)
-    assert as_list(gain) == pytest.approx([1.6, 0.8 * 2 * 157 / (57 + 160)])
-    assert gain.product(2, 1) == pytest.approx(gain.throughput**2 * gain.energy_efficiency)
-    assert steady_gain([busy(50)], A100X) == Gain(1.0, None)
-    assert Gain(1.6, None).product(1, 1) is None
-
-
 # what outweighs sums
 
 
-def curved(sm: float, knee: int, **options) -> Demand:
-    """Return a job that no more SMs than its knee make faster."""
+def curved(knee: int, *demand: float) -> Demand:
+    """Return a job that never pauses, and that no more SMs than its knee make faster."""
     points = tuple(CurvePoint(p, min(p, knee)) for p in range(5, 101, 5))
-    return replace(busy(sm, **options), name=f"{sm}-{knee}", curve=points)
+    return replace(busy(95, *demand), name=f"95-{knee}", curve=points)
 
 
-def verdict(*demands: Demand, **options) -> tuple[bool, str]:
-    found = judge([Client(demand) for demand in demands], A100X, **options)
+def verdict(*demands: Demand) -> tuple[bool, str]:
+    found = judge([Client(demand) for demand in demands], A100X)
     return found.compatible, found.decided_by
 
 
 def test_curves_outweigh_the_sum_of_sms() -> None:
-    """Two jobs that never pause share a GPU if their curves say that it pays by 10 %."""
-    linear, flat = curved(95, 100), curved(95, 30)
+    """Two jobs that never pause share a GPU if their curves say that it pays by 10 %.
+
+    Bandwidth that is short, and memory, count whatever curves say; so do sums of three.
+    """
+    linear, flat = curved(100), curved(30)
     assert verdict(linear, flat) == (True, "curves")
     assert verdict(linear, linear) == (False, "sums")
     assert verdict(replace(linear, curve=()), flat) == (False, "sums")
-    (note,) = judge([Client(linear), Client(flat)], A100X).notes
-    assert note == (
-        "average SM utilization 190 % of at most 100 %, but by their curves they reach 1.71 of one "
-        "after the other"
-    )
-
-
-def test_caps_that_are_held_count() -> None:
-    """Beside a resident that was capped too low a curve promises less than before it came."""
-    linear, flat = curved(95, 100), curved(95, 30)
-    free = judge([Client(linear), Client(flat)], A100X)
-    held = judge([Client(linear), Client(flat)], A100X, held=(50, None))
-    assert "reach 1.71 " in free.notes[0]
-    assert "reach 1.5 " in held.notes[0]
-
-
-def test_curves_outweigh_neither_bandwidth_nor_memory() -> None:
-    """Bandwidth that is short, and memory, count whatever curves say; so do sums of three."""
-    linear, flat = curved(95, 100), curved(95, 30)
-    loud = [replace(one, memory_bandwidth_utilization_percentage=60.0) for one in (linear, flat)]
-    large = [replace(one, memory_bytes=50 << 30) for one in (linear, flat)]
-    assert verdict(*loud) == (False, "sums")
-    assert verdict(*large) == (False, "curves")
+    assert verdict(curved(100, 60.0), curved(30, 60.0)) == (False, "sums")
+    assert verdict(curved(100, 0.0, 50 << 30), curved(30, 0.0, 50 << 30)) == (False, "curves")
     assert verdict(linear, flat, busy(1)) == (False, "sums")
+    pair = [Client(linear), Client(flat)]
+    note = (
+        "average SM utilization 190 % of at most 100 %, but by their curves they reach {} of one "
+    )
+    note += "after the other"
+    assert judge(pair, A100X).notes == (note.format(1.71),)
+    # Beside a resident that was capped too low they reach less.
+    assert judge(pair, A100X, held=(50, None)).notes == (note.format(1.5),)
 
 
 def test_a_measured_pair_outweighs_bandwidth() -> None:
     """A pair that was measured to gain 10 % shares a GPU, whatever sums to over 100 %."""
-    one, other = (
-        replace(busy(70), name=name, memory_bandwidth_utilization_percentage=60.0) for name in "ab"
-    )
-
-    def judged(slowdown: float, *, on_one_gpu: bool = True) -> tuple[bool, str]:
-        clients = [
-            Client(
-                own,
-                slowdowns={beside.name: slowdown},
-                on_one_gpu=(beside.name,) if on_one_gpu else (),
-            )
-            for own, beside in ((one, other), (other, one))
-        ]
-        found = judge(clients, A100X)
-        return found.compatible, found.decided_by
-
-    assert judged(0.25) == (True, "measured")
-    assert judged(0.8) == (False, "measured")  # not by the sums: each is slowed down too much
-    assert judged(0.9) == (False, "sums")
-    assert judged(0.25, on_one_gpu=False) == (False, "sums")  # on one socket, or predicted
+    one, other = (replace(busy(70, 60.0), name=name) for name in "ab")
+    for slowdown, where, want in (
+        (0.25, "ab", (True, "measured")),
+        (0.8, "ab", (False, "measured")),  # not by the sums: each is slowed down too much
+        (0.9, "ab", (False, "sums")),
+        (0.25, "", (False, "sums")),  # on one socket, or predicted
+    ):
+        known = {"slowdowns": dict.fromkeys("ab", slowdown), "on_one_gpu": tuple(where)}
+        found = judge([Client(one, **known), Client(other, **known)], A100X)
+        assert (found.compatible, found.decided_by) == want
 
 
 # figures of two kinds
@@ -435,45 +326,28 @@ def test_time_and_share_are_never_added() -> None:
         "utilization of shared is a share of the SMs and that of others of the time: its busy time "
         "is not known"
     )
+    # A share of the bandwidth that is more than the busy time is not made less.
+    loud = replace(busy(20, 80.0), utilization="share", busy_percentage=30.0)
+    short = replace(busy(5, 5.0), utilization="time-active")
+    assert verdict(loud, busy(20, 30.0), short) == (False, "sums")
 
 
-def test_bandwidth_beyond_busy_time_stays() -> None:
-    """A share of the bandwidth that is more than the busy time is not made less."""
-    loud = replace(busy(20, 80.0), name="loud", utilization="share", busy_percentage=30.0)
-    timed = replace(busy(5, 5.0), name="timed", utilization="time-active")
-    assert judge([Client(loud), Client(busy(20, 30.0)), Client(timed)], A100X).compatible is False
+def test_whom_a_job_likes_best() -> None:
+    """The GPU with the lowest utilization is preferred, whatever its power; product prefers gain.
 
-
-# rank_group
-
-
-def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
-    """Return the index of the residents that a job likes best."""
-    keys = [rank_group(request, residents, Objective(objective), A100X) for residents in choices]
-    return keys.index(min(keys))
-
-
-def test_lowest_utilization_first() -> None:
-    """The GPU with the lowest utilization is preferred, whatever its power."""
-    assert (
-        best(
-            busy(5, power_w=90.0), [[busy(50, power_w=290.0)], [busy(20, power_w=90.0)], [busy(70)]]
-        )
-        == 1
-    )
-    assert best(busy(5), [[busy(2), busy(2)], []]) == 1
-
-
-def test_opposing_power_is_paired() -> None:
-    """Among GPUs that are about as busy, low power goes to high, and high to low."""
+    Among GPUs that are about as busy, low power goes to high, and high to low.
+    """
     low, high = busy(42, power_w=90.0), busy(48, power_w=250.0)
-    assert best(busy(5, power_w=100.0), [[low], [high]]) == 1
-    assert best(busy(5, power_w=240.0), [[high], [low]]) == 1
-    assert best(busy(5), [[high], [low]]) == 1  # its power unknown: the less busy
-
-
-def test_product_prefers_the_largest_product() -> None:
-    """For product the GPU is preferred where all are predicted to reach the largest product."""
-    request, few, many = busy(5, power_w=90.0), [busy(4, power_w=90.0)], [busy(6, power_w=90.0)] * 3
-    assert best(request, [few, many]) == 0
-    assert best(request, [few, many], "product") == 1
+    few, many = [busy(4, power_w=90.0)], [busy(6, power_w=90.0)] * 3
+    cool, hot = busy(5, power_w=90.0), busy(5, power_w=240.0)
+    for request, choices, objective, want in (
+        (cool, [[high], [busy(20, power_w=90.0)], [busy(70)]], "throughput", 1),
+        (busy(5), [[busy(2), busy(2)], []], "throughput", 1),
+        (cool, [[low], [high]], "throughput", 1),
+        (hot, [[high], [low]], "throughput", 1),
+        (busy(5), [[high], [low]], "throughput", 1),  # its power unknown: the less busy
+        (cool, [few, many], "throughput", 0),
+        (cool, [few, many], "product", 1),
+    ):
+        keys = [rank_group(request, one, Objective(objective), A100X) for one in choices]
+        assert keys.index(min(keys)) == want

@@ -5,20 +5,16 @@ from statistics import mean, stdev
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from values import cases
 
 from gpulaunch.measure.run import (
     GpuRun,
-    PeerTraffic,
     Reading,
     Run,
     Usage,
-    figures_of,
     is_reservation,
-    run_document,
-    run_of,
 )
 from gpulaunch.measure.update_profile import percentile_95, resources_of, updated
-from gpulaunch.records import replace
 
 GIB = 1 << 30
 DATE = "2026-11-21T20:00:00Z"
@@ -66,26 +62,14 @@ def test_a_counter_that_steps_back_does_not_count() -> None:
 def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
     """What is in use when the job begins is left out."""
     usage = Usage(Reading(0.0, memory_bytes=GIB))
-    for second in (1.0, 2.0):
-        usage.add(Reading(second, memory_bytes=3 * GIB))
+    usage.add(Reading(1.0, memory_bytes=3 * GIB))
     assert usage.figures()["memory_bytes"] == 2 * GIB
 
 
-def test_nothing_read_is_nothing_known() -> None:
-    """A job that ends before the second reading has a duration, and no figure of its GPU."""
-    figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures),), DATE)
-    assert figures_of(one) == {"duration_s": 0.002}
-    assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
+READING = st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB))
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB)),
-        min_size=1,
-        max_size=40,
-    )
-)
+@given(st.lists(READING, min_size=1, max_size=40))
 def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, int]]) -> None:
     """Averages are integrals over the time; steady memory is 0 to 100 %."""
     usage, at_s = Usage(Reading(0.0, memory_bytes=0)), 0.0
@@ -99,37 +83,24 @@ def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, i
     assert 0 <= figures.get("memory_steady_percentage", 0) <= 100.0000001
 
 
-@pytest.mark.parametrize(
-    ("sentence", "levels", "want"),
-    [
-        ("three quarters of the card from the start", (0.75,) * 10, True),
-        ("after a context of 400 MiB", (0.025, *(0.75,) * 9), True),
-        ("nine tenths", (0.9,) * 10, True),
-        ("half of the card, whoever needs that", (0.5,) * 10, False),
-        ("grown in steps up to three quarters", (0.2, 0.4, 0.6, *(0.75,) * 7), False),
-        ("there for a moment only", (0.3, 0.9, *(0.3,) * 8), False),
-        ("nothing", (0.0,) * 10, False),
-    ],
-)
-def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], want: bool) -> None:
-    """Memory that stands still at a share that frameworks are known to take is a reservation.
+LEVELS = {
+    "after a context of 400 MiB three quarters": ((0.025, *(0.75,) * 9), True),
+    "nine tenths": ((0.9,) * 10, True),
+    "half of the card, whoever needs that": ((0.5,) * 10, False),
+    "grown in steps up to three quarters": ((0.2, 0.4, 0.6, *(0.75,) * 7), False),
+    "there for a moment only": ((0.3, 0.9, *(0.3,) * 8), False),
+    "nothing": ((0.0,) * 10, False),
+}
 
-    No other is.
-    """
+
+@cases(LEVELS, "levels", "want")
+def test_what_a_framework_sets_aside(levels: tuple[float, ...], want: bool) -> None:
+    """Memory that stands still at a share that frameworks take is a reservation, no other is."""
     usage = Usage(Reading(0.0, memory_bytes=0))
     for second, level in enumerate(levels, 1):
         usage.add(Reading(float(second), memory_bytes=int(level * 16 * GIB)))
     card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures())
-    assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want, sentence
-
-
-def test_a_run_survives_json() -> None:
-    """What -o record_to writes is read as what it was."""
-    one = run(gpus=2)
-    traffic = (PeerTraffic(1, 5, 6), PeerTraffic(4))
-    first = replace(one.gpus[0], traffic=traffic, hides_peers=True)
-    one = replace(one, gpus=(first, one.gpus[1]), problems=("odd",))
-    assert run_of(run_document(one)) == one
+    assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want
 
 
 # ---------------------------------------------------------------------------- one run after another
@@ -145,19 +116,15 @@ def learned(*runs: Run) -> dict:
 
 @given(st.lists(st.floats(45, 55), min_size=2, max_size=12))
 def test_means_and_deviations_are_those_of_all_runs(levels: list[float]) -> None:
-    """Run by run, the mean and the standard deviation are as if all runs had been kept."""
-    known = learned(*(run(sm=level) for level in levels))
+    """Run by run, mean, standard deviation and most memory are as if all runs had been kept."""
+    known = learned(*(run(level, 3500 + int(10 * level)) for level in levels))
     assert known["runs"]["count"] == len(levels)
+    assert known["resources"]["memory_mib"] == 3500 + int(10 * max(levels))
     assert known["resources"]["sm_utilization_percentage"] == pytest.approx(mean(levels), rel=1e-3)
-    spread = known["runs"]["spread"]["sm_utilization_percentage"]
-    assert spread == pytest.approx(stdev(levels), rel=2e-2, abs=2e-2)
-
-
-def test_memory_is_the_most_and_has_no_deviation() -> None:
-    """The memory of a profile is the most of all runs, without a deviation."""
-    known = learned(run(memory_mib=4000), run(memory_mib=4300), run(memory_mib=4100))
-    assert known["resources"]["memory_mib"] == 4300
-    assert "memory_mib" not in known["runs"]["spread"]
+    spread = known["runs"]["spread"]
+    approximately = pytest.approx(stdev(levels), rel=2e-2, abs=2e-2)
+    assert spread["sm_utilization_percentage"] == approximately
+    assert "memory_mib" not in spread  # that is the most of all runs
 
 
 def test_what_a_run_does_not_tell_stays() -> None:
@@ -168,21 +135,21 @@ def test_what_a_run_does_not_tell_stays() -> None:
     assert after["source"] == "paper X; gpulaunch --record"
 
 
-@pytest.mark.parametrize(
-    ("sentence", "other", "want"),
-    [
-        ("busier", run(sm=61), "average SM utilization 61 % instead of 50 %"),
-        ("more memory", run(memory_mib=5000), "maximum memory 5000 MiB instead of 4000 MiB"),
-        ("no memory at all", run(memory_mib=0), "maximum memory 0 MiB instead of 4000 MiB"),
-        ("another GPU", run(model="A100"), "measured on A100 instead of V100"),
-        ("more GPUs", run(gpus=2), "on 2 GPUs instead of 1"),
-    ],
-)
-def test_misfits(sentence: str, other: Run, want: str) -> None:
+MISFITS = {
+    "busier": (run(sm=61), "average SM utilization 61 % instead of 50 %"),
+    "more memory": (run(memory_mib=5000), "maximum memory 5000 MiB instead of 4000 MiB"),
+    "no memory at all": (run(memory_mib=0), "maximum memory 0 MiB instead of 4000 MiB"),
+    "another GPU": (run(model="A100"), "measured on A100 instead of V100"),
+    "more GPUs": (run(gpus=2), "on 2 GPUs instead of 1"),
+}
+
+
+@cases(MISFITS, "other", "want")
+def test_misfits(other: Run, want: str) -> None:
     """A run that is another job's is told as such, and changes nothing but the count of misfits."""
     before = learned(run(), run())
     after, misfits = updated(before, other, "here")
-    assert misfits == [f"does not fit this run: {want}"], sentence
+    assert misfits == [f"does not fit this run: {want}"]
     assert after["resources"] == before["resources"]
     assert after["runs"] == {**before["runs"], "misfits": 1}
     after, misfits = updated(after, run(), "here")

@@ -1,6 +1,7 @@
 """Nsight Compute's CSV, as its versions print it, becomes the counters of a profile."""
 
 import pytest
+from values import cases
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nsight import METRICS, NcuCounters, read_ncu
@@ -26,18 +27,11 @@ def line(*cells: object) -> str:
 
 
 def details(*kernels: dict[str, tuple[str, str]], columns: list[str] = HEADER) -> str:
-    """Return the details page: a row for each metric of each kernel.
-
-    A metric has its unit and its value.
-    """
+    """Return the details page: a row for each metric, with unit and value, of each kernel."""
     text = BEFORE + line(*columns)
     for number, metrics in enumerate(kernels):
         for name, (unit, value) in metrics.items():
-            known = {
-                "ID": number,
-                "Process ID": 7,
-                "Kernel Name": f"void f<{number}>(int, float *)",
-            }
+            known = {"ID": number, "Process ID": 7, "Kernel Name": "void f<1>(int, float *)"}
             known |= {"Metric Name": name, "Metric Unit": unit, "Metric Value": value}
             text += line(*(known.get(column, "x") for column in columns))
     return text + AFTER
@@ -57,33 +51,25 @@ def without(*names: str) -> dict[str, tuple[str, str]]:
     return {name: cell for name, cell in ONE.items() if name not in names}
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        (details(ONE), WANT),
-        ("\ufeff" + details(ONE).replace("\n", "\r\n"), WANT),
-        (
-            details(
-                ONE, columns=["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
-            ),
-            WANT,
-        ),
-        (details(ONE | {"Executed Instructions": ("inst", "9")}), WANT),
-        (details(ONE | {SECTORS: ("Msector", "6.00")}), WANT),
-        (details(ONE | {SECTORS: ("", "6000000")}), WANT),
-        (details(ONE | {INSTRUCTIONS: ("Kinst", "40,000")}), WANT),
-        (details(ONE | {SECTORS: ("sector", "6e6")}), WANT),
-        (details(ONE | {HIT: ("%", "100.62")}), replace(WANT, llc_hit_rate_percentage=100)),
-        (
-            details(ONE, ONE | {SECTORS: ("sector", "0"), HIT: ("%", "n/a")}),
-            replace(WANT, llc_accesses_per_kilo_instruction=75.0, kernels=2),
-        ),
-    ],
-    ids=[
-        *("details", "dos", "few columns", "other metrics", "mega", "no unit", "kilo", "exponent"),
-        *("past all by replays", "a kernel that does not use the cache has no hit rate"),
-    ],
-)
+TWO = details(ONE, ONE | {SECTORS: ("sector", "0"), HIT: ("%", "n/a")})
+TABLES = {
+    "a page as from DOS": ("\ufeff" + details(ONE).replace("\n", "\r\n"), WANT),
+    "few columns": (details(ONE, columns=["ID", *HEADER[4:5], *HEADER[-3:]]), WANT),
+    "millions": (details(ONE | {SECTORS: ("Msector", "6.00")}), WANT),
+    "thousands": (details(ONE | {INSTRUCTIONS: ("Kinst", "40,000")}), WANT),
+    "an exponent": (details(ONE | {SECTORS: ("sector", "6e6")}), WANT),
+    "past all by replays": (
+        details(ONE | {HIT: ("%", "100.62")}),
+        replace(WANT, llc_hit_rate_percentage=100),
+    ),
+    "a kernel that does not use the cache": (
+        TWO,
+        replace(WANT, llc_accesses_per_kilo_instruction=75.0, kernels=2),
+    ),
+}
+
+
+@cases(TABLES, "text", "want")
 def test_table(text: str, want: NcuCounters) -> None:
     """A row for each metric is read, whatever stands around, with the units that ncu chooses."""
     assert read_ncu(text, "ncu.csv") == want
@@ -100,27 +86,23 @@ def test_several_kernels() -> None:
 NO_NUMBER = "not a number as in English"
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("", ": no table of Nsight Compute with the metrics of a kernel"),
-        (line(*HEADER), ": no table of Nsight Compute with the metrics of a kernel"),
-        (details(without(SECTORS)), f": the kernel of ID 0 has no {SECTORS}"),
-        (details(ONE, without(HIT)), f": the kernel of ID 1 has no {HIT}"),
-        (details(ONE | {INSTRUCTIONS: ("", "0")}), ": 1 kernels executed 0 warp instructions"),
-        (
-            details(ONE | {SECTORS: ("sector", "6.000.000")}),
-            f":5: {SECTORS} is '6.000.000', {NO_NUMBER}",
-        ),
-        (details(ONE | {HIT: ("%", "n/a")}), f":6: {HIT} is 'n/a', {NO_NUMBER}"),
-        (details(ONE | {HIT: ("%", "75,50")}), f":6: {HIT} is '75,50', not 0 to 100 %"),
-        (details(ONE | {HIT: ("", "0.7")}), f":6: {HIT} has the unit '', not a known one"),
-        (WHOLE + line("0", "7", "f"), ":8: a row of 3 cells under 15 columns"),
-        (WHOLE + line("total", *HEADER[1:]), ":8: ID 'total' is not a number"),
-        (WHOLE + '"' + "x" * 200_000, ":8: field larger than field limit (131072)"),
-    ],
-    ids=range(12),
-)
+BROKEN = {
+    "only a header": (line(*HEADER), ": no table of Nsight Compute with the metrics of a kernel"),
+    "no sectors": (details(without(SECTORS)), f": the kernel of ID 0 has no {SECTORS}"),
+    "a kernel without": (details(ONE, without(HIT)), f": the kernel of ID 1 has no {HIT}"),
+    "another language": (
+        details(ONE | {SECTORS: ("sector", "6.000.000")}),
+        f":5: {SECTORS} is '6.000.000', {NO_NUMBER}",
+    ),
+    "no number": (details(ONE | {HIT: ("%", "n/a")}), f":6: {HIT} is 'n/a', {NO_NUMBER}"),
+    "too much": (details(ONE | {HIT: ("%", "75,50")}), f":6: {HIT} is '75,50', not 0 to 100 %"),
+    "a unit": (details(ONE | {HIT: ("", "0.7")}), f":6: {HIT} has the unit '', not a known one"),
+    "no ID": (WHOLE + line("total", *HEADER[1:]), ":8: ID 'total' is not a number"),
+    "a long cell": (WHOLE + '"' + "x" * 200_000, ":8: field larger than field limit (131072)"),
+}
+
+
+@cases(BROKEN, "text", "want")
 def test_what_cannot_be_read(text: str, want: str) -> None:
     """What is missing, damaged or impossible is named with its line, or with what counts it."""
     with pytest.raises(UsageError) as caught:

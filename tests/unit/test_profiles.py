@@ -8,96 +8,33 @@ import pytest
 from values import cases
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
-from gpulaunch.profiles.keys import Part, Section
-from gpulaunch.profiles.layers import split_variant
-from gpulaunch.profiles.profile import Profile, parse_profile
-from gpulaunch.records import replace
+from gpulaunch.profiles.profile import parse_profile
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.curve import is_memory_intensive
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles").glob("[bw]*/*.toml"), key=lambda path: path.name)
 
-# -------------------------------------------------------------------------------- one table for all
+# ----------------------------------------------------------------------------------------- mistakes
 
 
-def sections(section: type[Section] = Profile) -> dict[str, type[Section]]:
-    return {name: key.section for name, key in section.keys.items() if isinstance(key, Part)}
-
-
-def sample(rule: Any) -> Any:
-    """Draw some value that a rule admits."""
-    if isinstance(rule, Above):
-        return rule.most
-    if isinstance(rule, RowOf):
-        return [0, 1, 2.5]
-    if isinstance(rule, ListOf):
-        return [sample(rule.rule)] * max(1, rule.least)
-    if isinstance(rule, TableOf):
-        return {next(iter(rule.names), "one"): sample(rule.rule)}
-    if isinstance(rule, tuple):
-        return rule[-1]
-    return {str: "words", bool: True, dict: {}}[rule]
-
-
-def whole_section(section: type[Section]) -> dict[str, Any]:
-    return {
-        name: sample(key.rule) for name, key in section.keys.items() if not isinstance(key, Part)
-    }
-
-
-def whole_document() -> dict[str, Any]:
-    """Return a profile that says everything."""
-    document = whole_section(Profile) | {
-        name: whole_section(section) for name, section in sections().items()
-    }
-    document["placement"]["one_per_node"] = False
-    document["scaling"]["profiles"] = {"1": "a", "0.5": "b"}
-    return document
-
-
-def test_every_key_is_an_attribute() -> None:
-    """All that a document may say is an attribute of the record by that name; else it is None."""
-    document = whole_document()
-    profile, nothing = parse_profile(document), Profile()
-    for section in sections():
-        record, empty = getattr(profile, section), getattr(nothing, section)
-        assert {key: getattr(record, key) for key in record.keys} == document[section]
-        assert not empty
-        assert all(not getattr(empty, key) for key in empty.keys)
-    assert {name: getattr(profile, name) for name in whole_section(Profile)} == whole_section(
-        Profile
-    )
-
-
-def test_records_do_not_change() -> None:
-    """Neither a key of a record nor a new attribute can be set."""
-    profile = Profile({"name": "job"})
-    with pytest.raises(AttributeError):
-        profile.gpus = 2
-    with pytest.raises(AttributeError):
-        profile.resources.power = 2.0
-    assert profile.but(gpus=2).gpus == 2
-    assert profile.gpus is None
+def refused(name: str) -> UsageError:
+    with pytest.raises(UsageError) as problem:
+        load_profile(name)
+    return problem.value
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"resources": {"power_w": 2}},
-        {"sm_curve": {"throughput": [1], "source": "x"}},
         {"communication": {"weight": 0, "source": "x"}},
         {"resources": {"utilization": "busy", "source": "x"}},
         {"variants": {"a=1": {"name": "x"}}},
         {"variants": {"a,b": {}}},
-        {"name": ""},
         {"name": "x@y"},
-        {"name": "x/y"},
         {"name": "x\ny"},
         {"resources": {"power_w": 2, "source": ""}},
         {"command": []},
@@ -113,29 +50,25 @@ def test_refused(change: dict[str, Any]) -> None:
         parse_profile({"name": "job", **change})
 
 
-def test_edges_that_stand_twice() -> None:
-    """A pair of ranks has one edge, whichever is named first."""
-    for again in ([0, 1, 2], [1, 0, 2]):
-        document = {
-            "name": "job",
-            "communication": {"edges": [[0, 1, 9], [1, 2, 1], again], "source": "x"},
-        }
-        with pytest.raises(
-            FieldError, match="edges: 0-1 is there twice, in either order"
-        ) as problem:
-            parse_profile(document)
-        assert problem.value.path == ("communication", "edges", 2)
+TWICE = "name = 'job'\n[communication]\nedges = [[0, 1, 9], [1, 2, 1], [1, 0, 2]]\nsource = 'x'"
+NAMED = {
+    "a section twice": (
+        '[resources]\nsource = "x"\n[resources]\npower_w = 2',
+        "3: '[resources]' stands twice",
+    ),
+    "a list of tables": (
+        "[[resources]]",
+        "1: resources: it is a list of tables, and one table is wanted",
+    ),
+    "a mark of bytes": (
+        '\ufeffname = "a"',
+        "1: it begins with a byte-order mark: save it as UTF-8 without one",
+    ),
+    "an edge twice": (TWICE, "3: edges: 0-1 is there twice, in either order"),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ('[resources]\nsource = "x"\n[resources]\npower_w = 2', "3: '[resources]' stands twice"),
-        ("[[resources]]", "1: resources: it is a list of tables, and one table is wanted"),
-        ('\ufeffname = "a"', "1: it begins with a byte-order mark: save it as UTF-8 without one"),
-        ("surprise = 1", "1: unknown key 'surprise': known here are version, name, "),
-    ],
-)
+@cases(NAMED, "text", "want")
 def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
     """What is wrong is told in the words of whoever writes profiles, not of a parser."""
     path = tmp_path / "job.toml"
@@ -145,87 +78,37 @@ def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
 
 # -------------------------------------------------------------------------------- base and variants
 
-BASE = """\
-name = "below"
-description = "the one below"
-command = ["train", "--fast"]
-
-[resources]
-memory_mib = 1000
-power_w = 90
-measured_on = "A100"
-source = "sampled"
-
-[runs]
-count = 5
-
-[runs.spread]
-memory_mib = 10
-power_w = 3
-
-[collocation]
-source = "tried"
-
-[collocation.slowdown_percentage]
-vgg16 = 10
-gmm = 3
-
-[sm_curve]
-sm_percentage = [50, 100]
-throughput = [3, 4]
-unit = "images/s"
-source = "swept"
-
-[variants."batch=1"]
-gpus = 2
-
-[variants."batch=1".communication]
-weight = 4
-source = "read"
-
-[variants."precision=fp16"]
-gpus = 3
-"""
-
-OWN = """\
-name = "own"
-base = "./below.toml"
-
-[resources]
-memory_mib = 700
-measured_on = "H100"
-source = "sampled again"
-
-[collocation]
-source = "tried again"
-slowdown_percentage = { vgg16 = 20 }
-"""
+BASE, OWN = (Path(__file__).with_name(f"{name}.toml").read_text() for name in ("below", "own"))
+"""A profile, and one that stands on it."""
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    (tmp_path / "below.toml").write_text(BASE)
-    (tmp_path / "own.toml").write_text(OWN)
-    return tmp_path
-
-
-def refused(name: str) -> UsageError:
-    with pytest.raises(UsageError) as problem:
-        load_profile(name)
-    return problem.value
+    folder = tmp_path / "a@b"
+    folder.mkdir()
+    (folder / "below.toml").write_text(BASE)
+    (folder / "own.toml").write_text(OWN)
+    return folder
 
 
 def test_a_profile_stands_on_another(files: Path) -> None:
-    """What a file says counts, the rest is its base's; tables are merged and lists are replaced."""
-    profile = load_profile(str(files / "own.toml"))
-    assert (profile.name, profile.description, profile.command) == (
-        "own",
-        "the one below",
-        ["train", "--fast"],
-    )
+    """What a file says counts, the rest is its base's; tables are merged and lists are replaced.
+
+    Half of one curve is never put together with half of another.
+    """
+    path = files / "own.toml"
+    profile = load_profile(str(path))
+    said = (profile.name, profile.description, profile.command)
+    assert said == ("own", "the one below", ["train", "--fast"])
     assert (profile.resources.memory_mib, profile.resources.power_w) == (700, 90)
     assert profile.slowdowns == {"vgg16": 0.2, "gmm": 0.03}
     assert profile.curve == (CurvePoint(50, 3), CurvePoint(100, 4))
+    path.write_text(
+        f'{OWN}\n[sm_curve]\nsm_percentage = [100]\nthroughput = [9]\nsource = "swept again"\n'
+    )
+    profile = load_profile(str(path))
+    assert profile.curve == (CurvePoint(100, 9),)
+    assert (profile.sm_curve.unit, profile.sm_curve.source) == (None, "swept again")
 
 
 def test_a_source_names_all_that_gave_figures(files: Path) -> None:
@@ -247,17 +130,6 @@ def test_a_source_names_all_that_gave_figures(files: Path) -> None:
     assert load_profile(str(files / "own.toml")).resources.source == "sampled again"
     (files / "own.toml").write_text('name = "own"\nbase = "./below.toml"')
     assert load_profile(str(files / "own.toml")).runs.count == 5
-
-
-def test_a_curve_is_replaced_as_a_whole(files: Path) -> None:
-    """Half of one curve is never put together with half of another."""
-    path = files / "own.toml"
-    path.write_text(
-        f'{OWN}\n[sm_curve]\nsm_percentage = [100]\nthroughput = [9]\nsource = "swept again"\n'
-    )
-    profile = load_profile(str(path))
-    assert profile.curve == (CurvePoint(100, 9),)
-    assert (profile.sm_curve.unit, profile.sm_curve.source) == (None, "swept again")
 
 
 def test_a_variant_goes_over_the_file(files: Path) -> None:
@@ -289,21 +161,13 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(
 NO_BASE_BELOW = "has a base itself, 'vgg16': only one profile can be below another"
 WRONG = {
     "no such base": ("own", "./below.toml", "below", "own.toml:2: base: unknown profile 'below'"),
-    "no such variant": (
-        *("own", "below.toml", "below.toml@b"),
-        "own.toml:2: base: profile 'below' has no variant 'b'",
-    ),
-    "the base is wrong": (
-        *("below", "= 90", "= -1"),
-        "below.toml:7: power_w: -1 is not within 0 to 100000",
-    ),
     "a base that has one itself": (
         *("below", "[resources]", 'base = "vgg16"\n[resources]'),
         f"own.toml:2: base: './below.toml' {NO_BASE_BELOW}",
     ),
     "a variant is wrong": (
         *("below", "weight = 4", "weight = 0"),
-        "below.toml:35: weight: 0 is not within 0.001 to 1000",
+        "below.toml:28: weight: 0 is not within 0.001 to 1000",
     ),
 }
 
@@ -322,26 +186,10 @@ def test_mistakes_of_files_that_stand_on_each_other(
 def test_contradiction_between_files(files: Path) -> None:
     """What only both files together get wrong is told of the topmost that takes part."""
     (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
-    (files / "own.toml").write_text(
-        'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
-    )
-    assert refused(str(files / "own.toml")).message.startswith(
-        f"{files}/own.toml:4: one_per_node: true, and so is"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "want"),
-    [
-        ("vgg16", ("vgg16", None)),
-        ("vgg16@batch=1", ("vgg16", "batch=1")),
-        ("./a@b/c.toml", ("./a@b/c.toml", None)),
-        ("/a/c.toml@x=1", ("/a/c.toml", "x=1")),
-    ],
-)
-def test_references(text: str, want: tuple[str, str | None]) -> None:
-    """What stands after the last path's @ is asked of the profile."""
-    assert split_variant(text) == want
+    own = 'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
+    (files / "own.toml").write_text(own)
+    want = f"{files}/own.toml:4: one_per_node: true, and so is"
+    assert refused(str(files / "own.toml")).message.startswith(want)
 
 
 # -------------------------------------------------------------------------------------------- sizes
@@ -349,9 +197,8 @@ def test_references(text: str, want: tuple[str, str | None]) -> None:
 
 def test_sizes_that_the_paper_uses() -> None:
     """Between and beyond mps-sharing-2024's Table II sizes figures follow a stated power law."""
-    kripke, warpx, athenapk = map(
-        load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
-    )
+    names = ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
+    kripke, warpx, athenapk = map(load_profile, names)
     assert kripke.resources.sm_utilization_percentage == pytest.approx(40.97, abs=0.005)  # about 40
     assert warpx.resources.sm_utilization_percentage == pytest.approx(50.72, abs=0.005)  # about 50
     assert athenapk.resources.sm_utilization_percentage == pytest.approx(60.6, abs=0.2)
@@ -366,13 +213,13 @@ def test_sizes_that_the_paper_uses() -> None:
 
 
 def test_sizes_that_were_measured() -> None:
-    """A size that was measured is as it was measured."""
+    """A size that was measured is as it was measured, and needs no law; one goes up to 100 times.
+
+    No percentage passes 100 however large the problem, nor is memory ever under 1 MiB.
+    """
     assert load_profile("kripke@size=4").resources == load_profile("kripke-4x").resources
-    assert load_profile("kripke@size=4.0").name == "kripke@size=4.0"
-
-
-def test_percentages_end_at_100() -> None:
-    """No percentage passes 100 however large the problem, nor is memory ever under 1 MiB."""
+    assert load_profile("berkeleygw-epsilon@size=1").resources.memory_mib == 30_157
+    assert load_profile("kripke@size=400").name == "kripke@size=400"
     large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
     assert large.resources.sm_utilization_percentage == 100.0
     assert small.resources.memory_mib == 1
@@ -385,7 +232,7 @@ TOO_FAR = "extrapolated too far: size=0.01 to 400 is within 100 times what was m
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        *((f"kripke@size={text}", NO_NUMBER) for text in ("0", "-1", "abc", "nan", "inf")),
+        *((f"kripke@size={text}", NO_NUMBER) for text in ("0", "abc", "nan")),
         *((f"kripke@size={text}", TOO_FAR) for text in ("401", "0.0099")),
         ("berkeleygw-epsilon@size=2", "was not measured, and no law goes through size=1 alone"),
     ],
@@ -395,24 +242,13 @@ def test_sizes_that_cannot_be(name: str, want: str) -> None:
     assert refused(name).message.endswith(want)
 
 
-def test_sizes_at_the_bound() -> None:
-    """A law through sizes 1 and 4 goes up to 400, and one that was measured needs no law."""
-    assert load_profile("kripke@size=400").name == "kripke@size=400"
-    assert load_profile("berkeleygw-epsilon@size=1").resources.memory_mib == 30_157
-
-
 def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     """A figure of 0 at one size runs along a straight line, and never under 0."""
     for size, power in ((1, 0), (3, 4)):
-        text = (
-            f'name = "s{size}"\n[resources]\npower_w = {power}\nsource = "x"\nmeasured_on '
-            f'= "G{size}"'
-        )
-        (tmp_path / f"s{size}.toml").write_text(text)
-    scaling = (
-        'name = "s"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
-    )
-    (tmp_path / "s.toml").write_text(scaling)
+        text = f'[resources]\npower_w = {power}\nsource = "x"\nmeasured_on = "G{size}"'
+        (tmp_path / f"s{size}.toml").write_text(f'name = "s{size}"\n{text}')
+    scaling = 'parameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
+    (tmp_path / "s.toml").write_text(f'name = "s"\n[scaling]\n{scaling}')
     got = {n: load_profile(f"{tmp_path}/s.toml@n={n}").resources for n in (0.5, 2, 4)}
     assert {n: one.power_w for n, one in got.items()} == {0.5: 0.0, 2: 2.0, 4: 6.0}
     assert got[2].measured_on is None  # they do not agree on it
@@ -420,25 +256,12 @@ def test_zero_runs_along_a_line(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------- what sharing makes of it
 
-A100X = Capacity(memory_bytes=80 << 30, most_clients=48)
-
-
-def test_intensity_speaks_last() -> None:
-    """What somebody says of a job counts where neither its curve nor its counters tell."""
-    said = Demand("job", 50, 50, 1 << 30, intensity="memory")
-    assert is_memory_intensive(said, A100X) is True
-    assert is_memory_intensive(replace(said, intensity="compute"), A100X) is False
-    assert is_memory_intensive(replace(said, intensity=None), A100X) is None
-    straight = (CurvePoint(50, 1.0), CurvePoint(100, 2.0))
-    assert is_memory_intensive(replace(said, curve=straight), A100X) is False
-
 
 def test_memory_intensive_without_a_curve_has_no_cap() -> None:
     """A job that is only said to be memory-intensive may need all SMs that it can get."""
-    memory, compute = (
-        Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
-    )
-    assert partition([memory, compute], A100X).sm_percentages == (100, 100)
+    jobs = [Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")]
+    capacity = Capacity(memory_bytes=80 << 30, most_clients=48)
+    assert partition(jobs, capacity).sm_percentages == (100, 100)
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """The control daemon: it says what driver 550's says, word for word, as far as seen without a GPU.
 
-It knows the commands that gpulaunch sends. Taken from the real program, run with a server that
-never becomes ready: every sentence below, when which is said, the files in the pipe directory and
-their modes, what of them stays, the POSIX lock, and that a daemon that is to quit waits for its
-server and takes no connection meanwhile. test_fake_mps.py compares.
+What it is told to do, and what happens, is beside this file's folder: told.json, which a test
+changes, and events.jsonl. It knows the commands that gpulaunch sends, and one user, whose daemons
+are that user's alone. Taken from the real program, run with a server that never becomes ready:
+every sentence below, when which is said, the names of the sockets, the POSIX lock, and that a
+daemon that is to quit waits for its server and takes no connection meanwhile. test_fake_mps.py
+compares.
 
 From the documentation or assumed, since no real client was at hand: terminate_client of a process
 that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
-speak another protocol; the peer's uid counts, and not which socket he takes; the log is written at
-once, and not by way of the FIFO "log".
+speak another protocol; the log is written at once, and not by way of a FIFO.
 """
 
 import fcntl
@@ -20,19 +21,37 @@ import shutil
 import signal
 import socket
 import struct
+import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from common import PIPE, cuda_variables, note, number, told
-
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG = "CUDA_MPS_LOG_DIRECTORY"
-_PID_FILE = "nvidia-cuda-mps-control.pid"
 _TICK_S = 0.01
 """How often a client that waits is looked at again, since what the test wants may have changed."""
 
-_ROOT = "Only the root user may"
+
+def told() -> dict:
+    """Return what the test wants now; see FakeMps.tell."""
+    with open(os.path.join(_FOLDER, "told.json")) as file:
+        return json.load(file)
+
+
+def note(event: str, **what: object) -> None:
+    """Write down what happens, with its time, in one write."""
+    line = {"event": event, "time": time.monotonic(), "pipe": os.environ.get(_PIPE), **what}
+    descriptor = os.open(os.path.join(_FOLDER, "events.jsonl"), os.O_WRONLY | os.O_APPEND)
+    os.write(descriptor, f"{json.dumps(line)}\n".encode())
+    os.close(descriptor)
+
+
+def cuda_variables(lines: Iterable[str]) -> dict[str, str]:
+    """Return the part of an environment that CUDA looks at."""
+    return dict(line.split("=", 1) for line in lines if line.startswith("CUDA_"))
 
 
 class DaemonError(Exception):
@@ -79,12 +98,11 @@ class Daemon:
     """The control daemon of this process's CUDA_MPS_PIPE_DIRECTORY."""
 
     def __init__(self) -> None:
-        self._directory = os.environ[PIPE]
+        self._directory = os.environ[_PIPE]
         self._selector = selectors.DefaultSelector()
         self._peers: list[Peer] = []
         self._listeners: list[socket.socket] = []
         self._server: Server | None = None
-        self._next_uid: int | None = None  # who waits for the server of another user to go
         self._quitter: Peer | None = None
         self._quitting = False
         self._status = 0
@@ -108,18 +126,12 @@ class Daemon:
         self._take_directory()
         self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
-        self._log(f"To connect CUDA applications to this daemon, set env {PIPE}={self._directory}")
         self._listen()
-        if not told()["forgets_pid_file"]:
-            with open(os.path.join(self._directory, _PID_FILE), "w") as file:
-                file.write(str(os.getpid()))
-        note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables())
+        own = [f"{name}={text}" for name, text in os.environ.items()]
+        note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables(own))
         listening()
         while not self._done():
             self._turn()
-        for name in ("log", _PID_FILE):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._directory, name))
         self._log(f"Exit with status {self._status}")
         note("ended", pid=os.getpid(), status=self._status)
         if self._quitter:
@@ -139,15 +151,12 @@ class Daemon:
             raise DaemonError("An instance of this daemon is already running\n") from None
 
     def _listen(self) -> None:
-        with suppress(FileExistsError):
-            os.mkfifo(os.path.join(self._directory, "log"), 0o777)
-        for name, mode in (("control_privileged", 0o755), ("control", 0o666)):
+        for name in ("control_privileged", "control"):
             path = os.path.join(self._directory, name)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             listener.bind(path)
-            os.chmod(path, mode)
             listener.listen()
             self._listeners.append(listener)
             self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -168,7 +177,6 @@ class Daemon:
                 key.data(key.fileobj)
         if self._quitting and self._server and self._is_ready() and not self._clients():
             self._end_server()
-        self._hand_over()
         for peer in [peer for peer in self._peers if peer.waits]:
             self._attach(peer)
 
@@ -178,7 +186,6 @@ class Daemon:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         directory = os.environ.get(_LOG, "")
         self._log_file = os.open(os.path.join(directory, "control.log"), flags, 0o644)
-        os.close(os.open(os.path.join(directory, "server.log"), flags, 0o644))
 
     def _log(self, text: str, pid: int | None = None) -> None:
         now = time.time()
@@ -202,7 +209,6 @@ class Daemon:
         )
         connection.send(b"hello")
         peer = Peer(connection, pid, uid)
-        self._log("Accepting connection...")
         self._peers.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
@@ -215,14 +221,12 @@ class Daemon:
             self._leave(peer)
         elif not peer.kind:
             peer.kind = text
-            if text == "ui":
-                self._log("NEW UI")
         elif peer.kind == "ui":
             self._command(peer, text)
         elif text == "detach":
             peer.detached = True
         else:
-            peer.said = json.loads(text)
+            peer.said = {"environment": cuda_variables(text.split("\0"))}
             peer.waits = True
             note("asked", pid=peer.pid, uid=peer.uid, **peer.said)
 
@@ -232,8 +236,6 @@ class Daemon:
         self._peers.remove(peer)
         if peer is self._quitter:
             self._quitter = None
-        if peer.kind == "ui":
-            self._log("UI closed")
         if peer.kind != "client":
             return
         died = bool(peer.server) and not peer.detached
@@ -252,8 +254,6 @@ class Daemon:
             return
         if not self._server and not self._start_server(peer.uid):
             self._answer_client(peer, "CUDA_ERROR_MPS_CONNECTION_FAILED")
-        elif self._server.uid != peer.uid:
-            self._next_uid = peer.uid
         elif self._state() == "FAULT":
             self._answer_client(peer, "CUDA_ERROR_MPS_SERVER_NOT_READY")
         elif self._is_ready():
@@ -283,7 +283,7 @@ class Daemon:
         ready, told_by = os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become_server(program, uid, told_by)
+            self._become_server(program, told_by)
         os.close(told_by)
         process = os.pidfd_open(pid)
         self._log(f"Starting new server {pid} for user {uid}", pid)
@@ -297,13 +297,10 @@ class Daemon:
         note("server", pid=pid, uid=uid, daemon=os.getpid())
         return True
 
-    def _become_server(self, program: str | None, uid: int, ready: int) -> None:
+    def _become_server(self, program: str | None, ready: int) -> None:
         try:
             for listener in self._listeners:
                 listener.close()
-            if uid != os.geteuid():
-                os.setgroups([])
-                os.setresuid(uid, uid, uid)
             os.set_inheritable(ready, True)
             os.environ["FAKE_MPS_READY"] = str(ready)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -316,7 +313,6 @@ class Daemon:
             return
         _, status = os.waitpid(server.pid, 0)
         self._log(f"Server {server.pid} exited with status {os.WEXITSTATUS(status)}")
-        self._log("Removed Shm file at ")
         self._status |= os.WEXITSTATUS(status)
         note("server ended", pid=server.pid)
         self._selector.unregister(server.process)
@@ -326,17 +322,6 @@ class Daemon:
     def _end_server(self) -> None:
         os.kill(self._server.pid, signal.SIGKILL)
         self._server_ended(self._server)
-
-    def _hand_over(self) -> None:
-        """Replace an idle server when another user waits for his."""
-        if self._next_uid is None or self._quitting:
-            return
-        if self._server and (self._clients() or not self._is_ready()):
-            return
-        if self._server:
-            self._end_server()
-        uid, self._next_uid = self._next_uid, None
-        self._start_server(uid)
 
     # ------------------------------------------------------------------------------------- commands
 
@@ -364,24 +349,14 @@ class Daemon:
 
     def _found(self, words: list[str]) -> tuple[Server | None, list[str]]:
         """Return the server that a command's first word names, or the answer if there is none."""
-        pid = int(number(words[0]) or 0) if words else 0
-        if self._server and self._server.pid == pid:
+        if self._server and str(self._server.pid) == words[0]:
             return self._server, []
-        return None, [f"Server {pid} not found"]
-
-    def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
-        if peer.uid in (0, self._server.uid):
-            return []
-        return [
-            f"Insufficient privileges for UID {peer.uid}. {_ROOT} {what} another user's server."
-        ]
+        return None, [f"Server {words[0]} not found"]
 
     def _do_get_server_list(self, _: Peer, __: list[str]) -> list[str]:
         return [str(self._server.pid)] if self._server else []
 
     def _do_get_server_status(self, _: Peer, words: list[str]) -> list[str]:
-        if not words or number(words[0]) is None:
-            return ["A server PID is required"]
         server, problem = self._found(words)
         if not server:
             return problem
@@ -389,36 +364,22 @@ class Daemon:
         server.looks += 1
         return [state]
 
-    def _do_start_server(self, peer: Peer, words: list[str]) -> list[str]:
-        if len(words) < 2 or words[0] != "-uid" or number(words[1]) is None:
-            return ["A user id (UID) is required to start a new server"]
-        uid = int(number(words[1]))
-        if peer.uid not in (0, uid):
-            return [
-                (
-                    f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another "
-                    "user."
-                )
-            ]
+    def _do_start_server(self, _: Peer, words: list[str]) -> list[str]:
         if not self._server:
-            self._start_server(uid)
-        elif self._server.uid != uid:
-            self._next_uid = uid
+            self._start_server(int(words[1]))
         return []
 
     def _do_get_client_list(self, _: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
         return [str(peer.pid) for peer in self._clients()] if server else problem
 
-    def _do_terminate_client(self, peer: Peer, words: list[str]) -> list[str]:
+    def _do_terminate_client(self, _: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
         if not server or self._state() == "INITIALIZING":
-            pid = int(number(words[0]) or 0) if words else 0
-            return [*problem, f"Server {pid} not found!", "1"]
-        problem = self._not_owned_by(peer, "terminate clients on")
-        client = next((one for one in self._clients() if str(one.pid) in words[1:2]), None)
-        if problem or not client or "terminate_client" in told()["refuses"]:
-            return [*problem, "1"]
+            return [*problem, f"Server {words[0]} not found!", "1"]
+        client = next((one for one in self._clients() if str(one.pid) == words[1]), None)
+        if not client or "terminate_client" in told()["refuses"]:
+            return ["1"]
         note("terminated", pid=client.pid, server=server.pid)
         client.server, client.detached = None, True
         with suppress(OSError):
@@ -428,8 +389,40 @@ class Daemon:
     def _do_get_default_active_thread_percentage(self, _: Peer, __: list[str]) -> list[str]:
         return ["100.0"]
 
-    def _do_quit(self, peer: Peer, _: list[str]) -> list[str] | None:
-        if peer.uid not in (0, os.geteuid()):
-            return ["Not enough privilege to execute quit command"]
+    def _do_quit(self, peer: Peer, _: list[str]) -> None:
         self._quitting, self._quitter = True, peer
-        return None
+
+
+def start_in_background() -> int:
+    """Fork the daemon, and wait until it listens or has given up. Returns the exit status."""
+    problem, told_by = os.pipe()
+    if os.fork():
+        os.close(told_by)
+        with open(problem) as file:
+            text = file.read()
+        print(text[1:], end="")
+        return int(text[:1] or "1")
+    os.setsid()
+    os.close(problem)
+
+    def listening() -> None:
+        os.write(told_by, b"0")
+        os.close(told_by)
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+
+    try:
+        status = Daemon().run(listening)
+    except DaemonError as error:
+        os.write(told_by, f"1{error}".encode())
+        status = 1
+    except BaseException:  # noqa: BLE001  nobody would see it
+        note("crashed", pid=os.getpid(), text=traceback.format_exc())
+        status = 1
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(start_in_background())

@@ -1,11 +1,13 @@
 """A PyTorch job whose throughput and whose view of its GPU a test wants to know.
 
-It prints JSON, a line each time.
+It prints JSON, a line each time; with --progress it prints as a training script does.
 
 load.py memory|compute SECONDS [--deaf]    prints what it sees when it is ready, waits for a line on
     stdin, works for so long, and prints what it has done
 load.py memory|compute BATCHES --fixed STEPS [--pause S]    prints what it sees when it is ready,
     does so many batches of so many steps, with a pause after each, and prints how long that took
+load.py memory|compute SECONDS --progress    prints "done N", the iterations so far, ten times a
+    second, and at its end "rate R", iterations a second after the first second
 load.py allocate MIB    prints what it sees, and whether it gets so much device memory
 
 memory   adds tensors that no cache holds
@@ -50,6 +52,12 @@ class Work(NamedTuple):
     step: Callable[[], object]
     amount: int
 
+    def run(self, steps: int) -> None:
+        """Do so many steps, and wait for their end."""
+        for _ in range(steps):
+            self.step()
+        torch.cuda.synchronize()
+
 
 def memory() -> Work:
     """Move device memory: two reads and a write."""
@@ -72,9 +80,7 @@ def seen(kind: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "multiprocessors": _attribute(_MULTIPROCESSOR_COUNT),
         "multiprocessors_of_torch": torch.cuda.get_device_properties(0).multi_processor_count,
-        "variables": {
-            name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS_")
-        },
+        "variables": {name: text for name, text in os.environ.items() if "CUDA_MPS_" in name},
     }
 
 
@@ -91,9 +97,9 @@ def _attribute(number: int) -> int:
 
 def calibrated(work: Work) -> int:
     """Return how many steps take about BATCH_S; one at least."""
-    _run(work, 2)  # libraries choose their kernels
+    work.run(2)  # libraries choose their kernels
     began = time.monotonic()
-    _run(work, 3)
+    work.run(3)
     return max(1, round(3 * BATCH_S / (time.monotonic() - began)))
 
 
@@ -102,38 +108,43 @@ def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
     marks = [(0.0, 0)]
     began = time.monotonic()
     while marks[-1][0] < seconds:
-        _run(work, batch)
+        work.run(batch)
         marks.append((time.monotonic() - began, marks[-1][1] + batch))
     end_s, steps = marks[-1]
     middle_s, first = min(marks[1:], key=lambda mark: abs(mark[0] - end_s / 2))
-    halves = [
-        first / middle_s,
-        (steps - first) / (end_s - middle_s) if end_s > middle_s else first / middle_s,
-    ]
+    later = (steps - first) / (end_s - middle_s) if end_s > middle_s else first / middle_s
     return {
-        "seconds": end_s,
         "iterations_per_s": steps / end_s,
-        "iterations_per_s_of_halves": halves,
+        "iterations_per_s_of_halves": [first / middle_s, later],
         "amount_per_s": work.amount * steps / end_s,
     }
 
 
 def timed(work: Work, batches: int, steps: int, pause_s: float) -> dict[str, Any]:
-    """Return how long a fixed amount of work took, with and without its pauses."""
+    """Return how long a fixed amount of work took without its pauses."""
     busy_s = 0.0
-    began = time.monotonic()
     for _ in range(batches):
-        began_batch = time.monotonic()
-        _run(work, steps)
-        busy_s += time.monotonic() - began_batch
+        began = time.monotonic()
+        work.run(steps)
+        busy_s += time.monotonic() - began
         time.sleep(pause_s)
-    return {"seconds": time.monotonic() - began, "busy_s": busy_s, "steps": batches * steps}
+    return {"busy_s": busy_s}
 
 
-def _run(work: Work, steps: int) -> None:
-    for _ in range(steps):
-        work.step()
-    torch.cuda.synchronize()
+def progress(work: Work, seconds: float) -> None:
+    """Print progress for so many seconds, and the rate at the end."""
+    work.run(1)
+    began = told = warm_at = time.monotonic()
+    done = warm = 0
+    while (now := time.monotonic()) - began < seconds:
+        work.run(8)
+        done += 8
+        if now - began < 1:
+            warm, warm_at = done, time.monotonic()
+        if now - told >= 0.1:
+            print(f"done {done}", flush=True)
+            told = now
+    print(f"rate {(done - warm) / (time.monotonic() - warm_at)}", flush=True)
 
 
 def allocate(mib: int) -> dict[str, Any]:
@@ -167,6 +178,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("memory", "compute", "allocate"))
     parser.add_argument("amount", type=float)
     parser.add_argument("--deaf", action="store_true")
+    parser.add_argument("--progress", action="store_true")
     parser.add_argument("--fixed", type=int, metavar="STEPS")
     parser.add_argument("--pause", type=float, default=0.0)
     options = parser.parse_args()
@@ -178,7 +190,9 @@ def main() -> None:
         return
     try:
         work = {"memory": memory, "compute": compute}[options.kind]()
-        if options.fixed:
+        if options.progress:
+            progress(work, options.amount)
+        elif options.fixed:
             facts = seen(options.kind)
             tell(facts)
             tell(facts | timed(work, int(options.amount), options.fixed, options.pause))
