@@ -246,24 +246,26 @@ class Daemon:
     ) -> "_Said":
         """Run nvidia-cuda-mps-control out of the terminal's reach, whose signals are for the job.
 
-        It writes into files in memory: a daemon that it starts may keep a pipe open for as long as
-        it lives.
+        It reads and writes files in memory: a daemon that it starts may keep a pipe open for as
+        long as it lives, and one that ends before it has read would end gpulaunch by SIGPIPE.
         """
         import subprocess  # late: few launches need it, and it costs 10 ms
 
         other = self._user_id != os.geteuid()
         with ExitStack() as stack:
             try:
-                answer, problem = (
+                question, answer, problem = (
                     stack.enter_context(open(os.memfd_create(name), "w+b"))
-                    for name in ("answer", "error")
+                    for name in ("question", "answer", "error")
                 )
+                question.write(text.encode())
+                question.seek(0)
                 done = subprocess.run(  # noqa: S603
                     [CONTROL, *options],
                     env=self._environment(),
                     cwd="/",
                     start_new_session=True,
-                    input=text.encode(),
+                    stdin=question,
                     stdout=answer,
                     stderr=problem,
                     timeout=timeout_s,

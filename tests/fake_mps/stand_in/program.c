@@ -105,8 +105,7 @@ static int control(int argc, char **argv)
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "-d"))
             return become_daemon(argv);
-    /* The real one complains before it reads. Whoever writes to it then may get SIGPIPE. */
-    length = getline(&line, &size, stdin);
+    /* Like the real one, it complains before it reads: who writes by a pipe may get SIGPIPE. */
     if ((fd = connected("control_privileged", &greeted)) < 0)
         fd = connected("control", &greeted);
     if (fd < 0) {
@@ -115,7 +114,7 @@ static int control(int argc, char **argv)
     }
     if (!greeted || say(fd, "ui", 2) < 0)
         return broken();
-    for (; length > 0; length = getline(&line, &size, stdin)) {
+    while ((length = getline(&line, &size, stdin)) > 0) {
         if (say(fd, line, length) < 0)
             return broken();
         if ((length = recv(fd, text, MOST - 1, 0)) <= 0) /* it just died */
