@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+from pathlib import Path
 
 from conftest import DGX, Launcher
 from engine import Engine, write_cdi_spec
@@ -17,7 +18,8 @@ UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 
 def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     """How GPUs get into containers is shown: by the engine, or by settings, which may fail."""
-    launcher.environment |= {"DOCKER_HOST": docker.host}
+    without_podman = str(Path(launcher.script).parent)
+    launcher.environment |= {"DOCKER_HOST": docker.host, "PATH": without_podman}
     version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
     found = findings(launcher, *DGX)
     assert found["Docker Engine", "ok"] == f"{version} at {docker.socket}"
