@@ -176,27 +176,17 @@ def link(launcher: Launcher) -> dict:
 
 
 # nvml.h counts 3.0, 3.1, 4.0, 5.0, 6.0 as 4, 5, 6, 7, 8; drivers of 2023 and 2024 as 5, 6, 7, 8.
-@pytest.mark.parametrize(
-    ("capability", "links", "said", "want"),
-    [
-        pytest.param("9.0", 18, "peer=switch version=6 speed=26562", (4, 450, 370.8), id="H100"),
-        pytest.param(
-            "9.0", 18, "peer=switch version=7 speed=26562", (4, 450, 370.8), id="H100, old"
-        ),
-        pytest.param(
-            "10.0", 18, "peer=switch version=8 speed=53125", (5, 900, 721.8), id="GB200, old"
-        ),
-        pytest.param(
-            "8.6", 4, "peer={} version=6 speed=14062", (3, 56.25, 48), id="RTX A6000, old"
-        ),
-        pytest.param("8.0", 12, "peer={} version=5 speed=25000", (3, 300, 208.8), id="A100, old"),
-        pytest.param("7.0", 2, "peer={} version=4", (2, 50, 40), id="V100, old"),
-        pytest.param("6.0", 4, "peer={} version=99", (1, 80, 72), id="P100"),
-        pytest.param(
-            "9.0", 1, "peer={} version=6 speed=53125", (4, 53.125, 42.5), id="its own speed"
-        ),
-    ],
-)
+VERSIONS = {
+    "H100": ("9.0", 18, "peer=switch version=6 speed=26562", (4, 450, 370.8)),
+    "GB200, old": ("10.0", 18, "peer=switch version=8 speed=53125", (5, 900, 721.8)),
+    "RTX A6000, old": ("8.6", 4, "peer={} version=6 speed=14062", (3, 56.25, 48)),
+    "V100, old": ("7.0", 2, "peer={} version=4", (2, 50, 40)),
+    "P100": ("6.0", 4, "peer={} version=99", (1, 80, 72)),
+    "its own speed": ("9.0", 1, "peer={} version=6 speed=53125", (4, 53.125, 42.5)),
+}
+
+
+@cases(VERSIONS, "capability", "links", "said", "want")
 def test_version_of_nvlinks(
     launcher: Launcher,
     nvml: "FakeNvml",
