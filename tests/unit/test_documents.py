@@ -32,9 +32,9 @@ PROFILE, MACHINE = CASES["profile"], CASES["machine"]
 # ----------------------------------------------------------------------------------------- profiles
 
 
-def profile_file(directory: Path, text: str | bytes) -> str:
+def profile_file(directory: Path, text: str) -> str:
     path = directory / "job.toml"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    path.write_text(text)
     return str(path)
 
 
@@ -72,12 +72,6 @@ def test_broken_toml(tmp_path: Path, text: str, line: int) -> None:
     assert message
     assert not message[0].isupper()
     assert "(at " not in message
-
-
-def test_not_utf_8(tmp_path: Path) -> None:
-    """A byte that is not UTF-8 is named with its line."""
-    path = profile_file(tmp_path, b'name = "job"\n\ndescription = "na\xefve"\n')
-    assert complaint(load_profile, path) == "3: byte 0xef is not UTF-8"
 
 
 @cases(CASES["lines_hard_to_find"], "text", "want")
