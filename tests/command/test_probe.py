@@ -134,6 +134,18 @@ def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert "0:5 is the only set of free GPUs that fits" in told
 
 
+def test_use_of_an_instance(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> None:
+    """What an instance uses is measured through its card, by the instance's own number."""
+    card = {"uuid": "GPU-a", "name": "H100", "cc": "9.0", "mig": 1, "gpm": 1}
+    nvml.describe([card], ["gpu 1000 uuid=MIG-a name=H100_MIG_1g.10gb memory_mib=9728 gi=9"])
+    nvml.script(0, "sm", 90)
+    nvml.script(1000, "sm", 40)
+    nvml.begin_script()
+    path = tmp_path / "job.toml"
+    assert launcher.run("profile", "measure", "-o", str(path), "--", "sleep", "1").returncode == 0
+    assert "\nsm_utilization_percentage = 40.0\n" in path.read_text()
+
+
 def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
     """The instances of a card that was leased whole before it was split are its holder's.
 
