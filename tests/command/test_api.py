@@ -1,13 +1,14 @@
 """`gpulaunch.allocate`: GPUs for a Python program, from the command's table and by its rules."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -367,18 +368,6 @@ def waits_for_the_lock(pid: int) -> bool:
     return any("->" in fields and "FLOCK" in fields and str(pid) in fields for fields in lines)
 
 
-@contextmanager
-def held_lock(directory: int) -> Iterator[Callable[[], None]]:
-    """Hold the host-wide lock for the block."""
-    import fcntl
-
-    fcntl.flock(directory, fcntl.LOCK_EX)
-    try:
-        yield lambda: fcntl.flock(directory, fcntl.LOCK_UN)
-    finally:
-        os.close(directory)
-
-
 # asyncio
 
 
@@ -433,11 +422,12 @@ def test_a_cancellation_is_not_kept_waiting_by_the_lock(launcher: Launcher) -> N
     async def waits() -> None:
         await gpulaunch.aallocate(1, topology=DGX1, wait=True)
 
-    with held_lock(os.open(launcher.state, os.O_RDONLY)) as let_go:
-        asyncio.run(cancels())
-        let_go()
-        until(lambda: launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0)
-        until(lambda: launcher.records() == [])
+    directory = os.open(launcher.state, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    asyncio.run(cancels())
+    os.close(directory)
+    until(lambda: launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0)
+    until(lambda: launcher.records() == [])
 
 
 def test_the_recipe_for_notebooks(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,6 +308,9 @@ BROKEN = {
     f'{OK}[[job]]\ncommand = ["true", "a\\u0000b"]\n': "4: command: 'a\\x00b' has a NUL in it",
     f'{OK}[[job]]\ncommand = ["true"]\ngpus = 9\n': "3: job 1 (true) can never run: 9 GPUs",
     "3,ring,0,60,1,vgg16\n": "1: job 0 (vgg16) has no command",
+    "# nothing\n": " there is no job in it",
+    f"{OK}name = 'a'\nafter = ['a']\n": "4: after: no job before this one in the file",
+    f"{OK}name = 'a'\nafter = [':any']\n": "4: after: ':any': a name is missing",
 }
 
 
@@ -543,17 +546,6 @@ def test_lines_are_resumed(site: Site) -> None:
     assert (folder.stat().st_mode & 0o777, len(list(folder.iterdir()))) == (0o700, 1)
 
 
-def test_nothing_to_run(site: Site) -> None:
-    """Without a job it is a mistake, and no results are begun."""
-    error = complaint("stdin: there is no job in it", "docs/guides/simulate.md has an example")
-    for text in ("", "\n \n# nothing\n"):
-        done = from_stdin(site, text)
-        assert (done.returncode, done.stderr) == (2, error)
-    script = f"exec gpulaunch batch {' '.join(DGX)} - <&-"
-    assert site.launcher.run("-c", script, executable="/bin/sh").returncode == 2
-    assert os.listdir(site.home) == ["started"]
-
-
 def job(name: str, script: str, *after: str) -> dict[str, Any]:
     """Return a job that runs a script for sh, after others if any are given."""
     later = {"after": list(after)} if after else {}
@@ -584,18 +576,3 @@ def test_jobs_that_come_after_others(site: Site) -> None:
     forget(site, 1, 3)
     assert (site.run("-q", "--resume").returncode, site.statuses()) == (1, want)
     assert (site.home / "ran").read_text() == "a\nc\nd\ng\nd\n"
-
-
-def test_a_job_after_what_is_not_there(site: Site) -> None:
-    """A job comes after jobs before it in the file alone, so there is no circle; nothing starts."""
-    none = "no job before this one in the file is called"
-    for after, want in {
-        "b": f"{none} 'b'",
-        "c": f"{none} 'c'",
-        "a:never": f"{none} 'a:never'",
-        ":any": "':any': a name is missing",
-    }.items():
-        site.write([job("a", "touch a"), job("b", "true", after), job("c", "true")])
-        done = site.run()
-        assert (done.returncode, f" after: {want}\n" in done.stderr) == (2, True), done.stderr
-        assert not (site.home / "a").exists()

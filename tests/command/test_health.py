@@ -129,14 +129,6 @@ def test_a_healthy_answer(launcher, hgx_h100) -> None:
     assert launcher.run("-n", "8", *SHOW_GPUS).stdout == "0,1,2,3,4,5,6,7\n"
 
 
-def test_a_lost_gpu_is_a_problem(launcher, dgx1_v100) -> None:
-    """`doctor --health` exits 1 if a GPU does not answer, and names it."""
-    dgx1_v100.answer("*", GPU_IS_LOST, 3)
-    status, found = health_of(launcher)
-    assert (status, [state for state, _ in found]) == (1, ["problem", "ok"])
-    assert found[0][1].startswith("GPU 3 is left out: ")
-
-
 def test_a_mig_instance_has_the_health_of_its_card(launcher, nvml) -> None:
     """A fault of a card bars its MIG instances."""
     card = {"uuid": "GPU-a", "name": "A100", "memory_mib": 40960, "cc": "8.0", "mig": 1}

@@ -134,6 +134,18 @@ def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml") -> None:
     assert "0:5 is the only set of free GPUs that fits" in told
 
 
+def test_use_of_an_instance(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> None:
+    """What an instance uses is measured through its card, by the instance's own number."""
+    card = {"uuid": "GPU-a", "name": "H100", "cc": "9.0", "mig": 1, "gpm": 1}
+    nvml.describe([card], ["gpu 1000 uuid=MIG-a name=H100_MIG_1g.10gb memory_mib=9728 gi=9"])
+    nvml.script(0, "sm", 90)
+    nvml.script(1000, "sm", 40)
+    nvml.begin_script()
+    path = tmp_path / "job.toml"
+    assert launcher.run("profile", "measure", "-o", str(path), "--", "sleep", "1").returncode == 0
+    assert "\nsm_utilization_percentage = 40.0\n" in path.read_text()
+
+
 def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
     """The instances of a card that was leased whole before it was split are its holder's.
 
@@ -176,27 +188,17 @@ def link(launcher: Launcher) -> dict:
 
 
 # nvml.h counts 3.0, 3.1, 4.0, 5.0, 6.0 as 4, 5, 6, 7, 8; drivers of 2023 and 2024 as 5, 6, 7, 8.
-@pytest.mark.parametrize(
-    ("capability", "links", "said", "want"),
-    [
-        pytest.param("9.0", 18, "peer=switch version=6 speed=26562", (4, 450, 370.8), id="H100"),
-        pytest.param(
-            "9.0", 18, "peer=switch version=7 speed=26562", (4, 450, 370.8), id="H100, old"
-        ),
-        pytest.param(
-            "10.0", 18, "peer=switch version=8 speed=53125", (5, 900, 721.8), id="GB200, old"
-        ),
-        pytest.param(
-            "8.6", 4, "peer={} version=6 speed=14062", (3, 56.25, 48), id="RTX A6000, old"
-        ),
-        pytest.param("8.0", 12, "peer={} version=5 speed=25000", (3, 300, 208.8), id="A100, old"),
-        pytest.param("7.0", 2, "peer={} version=4", (2, 50, 40), id="V100, old"),
-        pytest.param("6.0", 4, "peer={} version=99", (1, 80, 72), id="P100"),
-        pytest.param(
-            "9.0", 1, "peer={} version=6 speed=53125", (4, 53.125, 42.5), id="its own speed"
-        ),
-    ],
-)
+VERSIONS = {
+    "H100": ("9.0", 18, "peer=switch version=6 speed=26562", (4, 450, 370.8)),
+    "GB200, old": ("10.0", 18, "peer=switch version=8 speed=53125", (5, 900, 721.8)),
+    "RTX A6000, old": ("8.6", 4, "peer={} version=6 speed=14062", (3, 56.25, 48)),
+    "V100, old": ("7.0", 2, "peer={} version=4", (2, 50, 40)),
+    "P100": ("6.0", 4, "peer={} version=99", (1, 80, 72)),
+    "its own speed": ("9.0", 1, "peer={} version=6 speed=53125", (4, 53.125, 42.5)),
+}
+
+
+@cases(VERSIONS, "capability", "links", "said", "want")
 def test_version_of_nvlinks(
     launcher: Launcher,
     nvml: "FakeNvml",

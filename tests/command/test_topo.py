@@ -45,13 +45,6 @@ def test_import(launcher: Launcher, tmp_path: Path) -> None:
     assert (status, tomllib.loads(printed)["name"]) == (0, "stdin")
 
 
-def test_name_that_is_a_file_here(launcher: Launcher, tmp_path: Path) -> None:
-    """A file in the current directory is not taken for a name; the hint says how to write it."""
-    (tmp_path / "saved").write_text(TEXT)
-    status, _, errors = topo(launcher, "--topology", "saved", cwd=tmp_path)
-    assert (status, errors.endswith("or give ./saved\n")) == (2, True)
-
-
 GB200 = """\
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
 GPU0     X      NV18    NV18    NV18    SYS     0-71    0,3-9,11-17             2
@@ -135,7 +128,6 @@ def test_options_that_contradict(launcher: Launcher) -> None:
         ("--json", "--svg", "x"): "--json and --svg are given: one of them is enough",
         ("-o", "x", "--svg", "y"): "--svg and -o are given: one of them is enough",
         ("--import", "x", *SUMMIT): "--import and --topology are given: each names the machine",
-        ("--measure", *SUMMIT): "--measure is about this machine, but another one is named",
         ("--gpu-model", "B200"): "--gpu-model goes with --import",
         ("--svg", ""): "--svg has an empty value",
     }.items():

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,7 +118,7 @@ class FakeNvml:
         self._lines = [line for line in self._lines if not line.startswith(beginning)]
         self._write()
 
-    def answer(self, function: str, code: int, gpu: int | None = None, **window: float) -> None:
+    def answer(self, function: str, code: int, gpu: int | None = None) -> None:
         """Let a function answer with an error.
 
         Args:
@@ -126,23 +126,22 @@ class FakeNvml:
                 or field alone.
             code: of nvmlReturn_t.
             gpu: its first argument, or None for every one and for a function that is about no GPU.
-            window: `since` and `until`, seconds of the script's time; else always.
         """
-        self._rule("error", function, code, gpu, window)
+        self._rule("error", function, code, gpu)
 
-    def slow(self, function: str, seconds: float, gpu: int | None = None, **window: float) -> None:
+    def slow(self, function: str, seconds: float, gpu: int | None = None) -> None:
         """Let a function sleep for so many seconds before it answers; see `answer`."""
-        self._rule("slow", function, seconds, gpu, window)
+        self._rule("slow", function, seconds, gpu)
 
-    def cost(self, function: str, cpu_us: float, gpu: int | None = None, **window: float) -> None:
+    def cost(self, function: str, cpu_us: float, gpu: int | None = None) -> None:
         """Let a function use so many microseconds of CPU before it answers; see `answer`."""
-        self._rule("cost", function, cpu_us, gpu, window)
+        self._rule("cost", function, cpu_us, gpu)
 
     # -------------------------------------------------------------------------------- use over time
 
-    def begin_script(self, at: float | None = None) -> float:
-        """Let the script's second 0 be at this time.monotonic(), or now if None; returns it."""
-        at = time.monotonic() if at is None else at
+    def begin_script(self) -> float:
+        """Let the script's second 0 be now; return it in time.monotonic()."""
+        at = time.monotonic()
         self._clock = f"clock {at!r}"
         self._write()
         return at
@@ -152,62 +151,36 @@ class FakeNvml:
         self._clock = f"clock frozen {float(at)!r}"
         self._write()
 
-    def script(
-        self,
-        gpu: int,
-        key: str,
-        values: Mapping[float, float] | str | float,
-        period: float | None = None,
-    ) -> None:
+    def script(self, gpu: int, key: str, values: str | float, period: float | None = None) -> None:
         """Tell how a value changes; another script of the same key goes before it.
 
         Args:
             gpu: index; of a MIG instance the number that nvml.c tells of.
             key: one of those in nvml.c.
-            values: each from its second of the script's time on; as text "0:50,1.5:90"; or one
+            values: each from its second of the script's time on, such as "0:50,1.5:90"; or one
                 value for ever.
             period: after so many seconds it begins anew.
         """
         assert _KEYS.fullmatch(key), key
-        if isinstance(values, str):
-            values = {
-                float(at): float(value)
-                for at, _, value in (pair.partition(":") for pair in values.split(","))
-            }
-        if not isinstance(values, Mapping):
-            values = {0: values}
-        points = sorted(values.items())
-        line = f"script {gpu} {key} {','.join(f'{at}:{value}' for at, value in points)}"
-        self._scripts[gpu, key] = _Script(
-            tuple(points), period, line + (f" period {period}" if period else "")
-        )
+        text = values if isinstance(values, str) else f"0:{values}"
+        pairs = [pair.split(":") for pair in text.split(",")]
+        points = tuple((float(at), float(value)) for at, value in pairs)
+        line = f"script {gpu} {key} {text}" + (f" period {period}" if period else "")
+        self._scripts[gpu, key] = _Script(points, period, line)
         self._write()
 
     def integral(self, gpu: int, key: str, start: float, end: float) -> float:
-        """Return a value's true sum over a window of script time; "link:*:tx" is all links.
-
-        The unit is % s, J, GB or MiB s.
-        """
-        pattern = re.compile(re.escape(key).replace(r"\*", r"\d+"))
-        scripts = [
-            script
-            for (which, name), script in self._scripts.items()
-            if which == gpu and pattern.fullmatch(name)
-        ]
-        assert scripts, (gpu, key)
-        return sum(_integral(script, end) - _integral(script, start) for script in scripts)
+        """Return a value's true sum over a window of script time, in % s, J, GB or MiB s."""
+        script = self._scripts[gpu, key]
+        return _integral(script, end) - _integral(script, start)
 
     def mean(self, gpu: int, key: str, start: float, end: float) -> float:
         """Return a value's true average over a window of script time; see `integral`."""
         return self.integral(gpu, key, start, end) / (end - start)
 
-    def _rule(
-        self, kind: str, function: str, number: float, gpu: int | None, window: dict[str, float]
-    ) -> None:
+    def _rule(self, kind: str, function: str, number: float, gpu: int | None) -> None:
         indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
-        when = f" from={window['since']}" if "since" in window else ""
-        when += f" until={window['until']}" if "until" in window else ""
-        self.add(*(f"{kind} {function} {index} {number}{when}" for index in indices))
+        self.add(*(f"{kind} {function} {index} {number}" for index in indices))
 
     def _write(self) -> None:
         lines = [

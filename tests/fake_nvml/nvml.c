@@ -26,10 +26,10 @@
  *   mps 0 4123 300                  a client of an MPS server, likewise
  *   ending 0 4123 300               a compute process that is there when a program asks first, and gone the next time
  *   error nvmlDeviceGetUUID 3 15    this call answers with this code; GPU -1 for a call that is about no GPU
- *   error * 3 15 from=1.0 until=1.5 every call about GPU 3, from this second of the script's time until before that one
+ *   error * 3 15                    every call about GPU 3
  *   error gpm:10 3 3                this GPM metric alone fails; field:202 likewise a field value
- *   slow nvmlDeviceGetName 3 30     this call first sleeps for 30 s; from= and until= likewise
- *   cost nvmlDeviceGetName 3 500    this call first uses 500 us of CPU; from= and until= likewise
+ *   slow nvmlDeviceGetName 3 30     this call first sleeps for 30 s
+ *   cost nvmlDeviceGetName 3 500    this call first uses 500 us of CPU
  *   garbage nvmlDeviceGetName 3     this call answers with bytes that are no text
  *
  * A key that a gpu line lacks is not supported there. Layouts and numbers are those of nvml.h, API 13.
@@ -37,8 +37,7 @@
  * What a GPU does over time:
  *
  *   clock 1234.5                    CLOCK_MONOTONIC at the second 0 of the script's time; before it, it is second 0
- *   clock frozen 2.5                or it always is this second, as without a clock it is second 0; the environment
- *                                   variable FAKE_NVML_TIME goes before both
+ *   clock frozen 2.5                or it always is this second, as without a clock it is second 0
  *   script 0 power 0:70,1.5:300     GPU 0 draws 70 W from second 0 and 300 W from 1.5 on; 0 before the first
  *   script 0 sm 0:90,0.2:0 period 1 the first second again and again
  *   script 0 link:3:tx 0:12.5       what GPU 0 sends through its NVLink 3, GB/s; link:3:rx what it receives
@@ -173,9 +172,8 @@ static int begin(const char *function, int gpu, char rest[LINE]) {
     count_call(function, gpu);
     if (!initialised) return UNINITIALIZED;
     const Facts *now = facts();
-    double time = script_time(now);
-    const Rule *cost = rule_of(now, 'c', function, gpu, time), *slow = rule_of(now, 's', function, gpu, time);
-    const Rule *error = rule_of(now, 'e', function, gpu, time);
+    const Rule *cost = rule_of(now, 'c', function, gpu), *slow = rule_of(now, 's', function, gpu);
+    const Rule *error = rule_of(now, 'e', function, gpu);
     if (cost) burn(cost->number / 1e6);
     if (slow) linger(slow->number);
     if (error) return error->number;

@@ -1,5 +1,5 @@
 /*
- * What the file says of the time: values that change, and calls that fail or linger for a while. Part of nvml.c, whose
+ * What the file says of the time: values that change, and calls that fail or linger. Part of nvml.c, whose
  * head tells the form. A text is read once into Facts, which nothing changes or frees afterwards: other threads may
  * still be reading the last one.
  */
@@ -13,7 +13,7 @@ enum { LINK_TX = LINK_RX + 1, PER_LINK = 2, MAX_LINKS = 72 }; /* link 3 sends: L
 
 typedef struct { double from, value, before; } Point; /* before: the integral from 0 to where this value begins */
 typedef struct { int gpu, key, count; double period; Point *points; } Script;
-typedef struct { char kind, function[64]; int gpu; double number, from, until; } Rule; /* e(rror), s(low) or c(ost) */
+typedef struct { char kind, function[64]; int gpu; double number; } Rule; /* e(rror), s(low) or c(ost) */
 typedef struct {
     char *text;
     struct stat read_from;
@@ -57,15 +57,12 @@ static void read_script(Facts *facts, const char *line) {
     facts->scripts[facts->script_count++] = script;
 }
 
-/* A line that begins with error, slow or cost: FUNCTION GPU NUMBER from=T until=T */
+/* A line that begins with error, slow or cost: FUNCTION GPU NUMBER */
 static void read_rule(Facts *facts, const char *line) {
     char text[512];
-    Rule rule = {.kind = *line, .from = -1, .until = 1e300};
+    Rule rule = {.kind = *line};
     snprintf(text, sizeof text, "%.*s", (int)strcspn(line, "\n"), line);
     if (sscanf(text, "%*s %63s %d %lf", rule.function, &rule.gpu, &rule.number) != 3) return;
-    const char *from = strstr(text, " from="), *until = strstr(text, " until=");
-    if (from) rule.from = strtod(from + 6, NULL);
-    if (until) rule.until = strtod(until + 7, NULL);
     facts->rules = realloc(facts->rules, (facts->rule_count + 1) * sizeof rule);
     facts->rules[facts->rule_count++] = rule;
 }
@@ -100,8 +97,6 @@ static void read_facts(Facts *facts) {
 /* Seconds since the script began; 0 before. */
 static double script_time(const Facts *facts) {
     struct timespec now;
-    const char *frozen = getenv("FAKE_NVML_TIME");
-    if (frozen) return strtod(frozen, NULL);
     if (facts->frozen >= 0 || facts->began < 0) return facts->frozen >= 0 ? facts->frozen : 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     double time = now.tv_sec + now.tv_nsec / 1e9 - facts->began;
@@ -148,10 +143,10 @@ static double mean(const Script *script, double from, double to) {
     return (integral(script, to) - integral(script, from)) / (to - from);
 }
 
-/* The first rule of this kind that holds now for a function ("*": every one) and a GPU, or NULL. */
-static const Rule *rule_of(const Facts *facts, char kind, const char *function, int gpu, double time) {
+/* The first rule of this kind for a function ("*": every one) and a GPU, or NULL. */
+static const Rule *rule_of(const Facts *facts, char kind, const char *function, int gpu) {
     for (const Rule *rule = facts->rules; rule < facts->rules + facts->rule_count; rule++)
-        if (rule->kind == kind && rule->gpu == gpu && time >= rule->from && time < rule->until &&
+        if (rule->kind == kind && rule->gpu == gpu &&
             (!strcmp(rule->function, function) || !strcmp(rule->function, "*")))
             return rule;
     return NULL;

@@ -90,7 +90,7 @@ static int fill_usage(const Facts *now, int gpu, Field *field) {
     while (i < sizeof FIELDS / sizeof *FIELDS && FIELDS[i].id != field->field) i++;
     if (i == sizeof FIELDS / sizeof *FIELDS) return NOT_FOUND;
     snprintf(name, sizeof name, "field:%u", field->field);
-    const Rule *error = rule_of(now, 'e', name, gpu, time);
+    const Rule *error = rule_of(now, 'e', name, gpu);
     if (error) return error->number;
     const Script *script = script_of(now, gpu, FIELDS[i].key + PER_LINK * field->scope);
     if (!script) return NOT_SUPPORTED;
@@ -185,7 +185,7 @@ static int metric_key(unsigned id) {
 static int fill_metric(const Facts *now, GpmMetric *metric, int gpu, double from, double to) {
     char name[32];
     snprintf(name, sizeof name, "gpm:%u", metric->id);
-    const Rule *error = rule_of(now, 'e', name, gpu, to);
+    const Rule *error = rule_of(now, 'e', name, gpu);
     if (error) return error->number;
     int key = metric_key(metric->id);
     const Script *script = key < 0 ? NULL : script_of(now, gpu, key);

@@ -15,7 +15,7 @@ from gpulaunch.files.toml import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import UNKNOWN_TIME, WRITTEN_BYTES
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.gpu import Gpu, format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.topology import TableKey, Topology, same_table
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time
@@ -32,9 +32,9 @@ PROFILE, MACHINE = CASES["profile"], CASES["machine"]
 # ----------------------------------------------------------------------------------------- profiles
 
 
-def profile_file(directory: Path, text: str | bytes) -> str:
+def profile_file(directory: Path, text: str) -> str:
     path = directory / "job.toml"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    path.write_text(text)
     return str(path)
 
 
@@ -72,12 +72,6 @@ def test_broken_toml(tmp_path: Path, text: str, line: int) -> None:
     assert message
     assert not message[0].isupper()
     assert "(at " not in message
-
-
-def test_not_utf_8(tmp_path: Path) -> None:
-    """A byte that is not UTF-8 is named with its line."""
-    path = profile_file(tmp_path, b'name = "job"\n\ndescription = "na\xefve"\n')
-    assert complaint(load_profile, path) == "3: byte 0xef is not UTF-8"
 
 
 @cases(CASES["lines_hard_to_find"], "text", "want")
@@ -127,40 +121,6 @@ def machine_file(directory: Path, text: str) -> str:
 
 def load_machine(path: str) -> Topology:
     return load_described_machine(path)[0]
-
-
-def test_machine(tmp_path: Path) -> None:
-    """A described machine has the GPUs, links, NUMA nodes and CPUs that its file says."""
-    path = machine_file(tmp_path, MACHINE)
-    topology, found_at = load_described_machine(path)
-    assert (found_at, topology.name, topology.source) == (path, "box", "made up")
-    near = frozenset({0, 1, 2, 3, 8})
-    facts = {
-        "memory_bytes": 40 << 30,
-        "compute_capability": "8.0",
-        "pcie_generation": 4,
-        "pcie_width": 16,
-        "nvlink_version": 3,
-    }
-    assert topology.gpus[:2] == (
-        Gpu(0, "GPU-box-0", "A100", numa_node=1, cpuset=near, **facts),
-        Gpu(1, "GPU-box-1", "A100", numa_node=1, cpuset=near, **facts),
-    )
-    assert [gpu.numa_node for gpu in topology.gpus] == [1, 1, 0, None]
-    got = [
-        (x.a, x.b, x.path, x.nvlink_count, x.bandwidth_gb_per_s, x.nvlink_planned_gb_per_s)
-        for x in topology.links
-    ]
-    assert got == [
-        (0, 1, "NVL", 4, 100, 80),
-        (0, 2, "NODE", 0, 19.68, 0),  # 24 GB/s x 0.82
-        (0, 3, "SYS", 0, 12, 0),  # 24 GB/s x 1/2
-        (1, 2, "NODE", 0, 19.68, 0),
-        (1, 3, "SYS", 0, 12, 0),
-        (2, 3, "NVL", 2, 50, 40),
-    ]
-    below = [(link.pcie_path, link.pcie_gb_per_s) for link in topology.links if link.nvlink_count]
-    assert below == [("PIX", 24), ("SYS", 12)]
 
 
 def test_figures_of_a_machine(tmp_path: Path) -> None:

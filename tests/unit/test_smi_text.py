@@ -249,8 +249,9 @@ def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load_described_machine(path.name) == (topology, str(path))
     path.rename(tmp_path / "saved")
     assert load_described_machine("./saved")[0].name == "saved"
-    with pytest.raises(UsageError, match=r"^unknown topology 'saved'$"):
+    with pytest.raises(UsageError, match=r"^unknown topology 'saved'$") as problem:
         load_described_machine("saved")
+    assert str(problem.value.hint).endswith("or give ./saved")
 
 
 def test_mistakes_in_a_file(tmp_path: Path) -> None:
