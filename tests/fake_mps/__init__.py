@@ -94,30 +94,29 @@ class Mps:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         return directory
 
-    def variables(self, pipe: Path | None = None, **more: str) -> dict[str, str]:
+    def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of a daemon, or of a program that talks to it."""
-        pipe = pipe or self.pipe()
+        pipe = self.pipe()
         return {**os.environ, **self.environment, PIPE: str(pipe), LOG: str(pipe / "logs"), **more}
 
-    def start(self, pipe: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    def start(self, **more: str) -> subprocess.CompletedProcess[str]:
         """`nvidia-cuda-mps-control -d`, with these variables on top."""
-        return self._run(["-d"], None, self.variables(pipe, **more))
+        return self._run(["-d"], "", self.variables(**more))
 
-    def ask(
-        self, *commands: str, pipe: Path | None = None, **options: object
-    ) -> subprocess.CompletedProcess[str]:
+    def ask(self, *commands: str) -> subprocess.CompletedProcess[str]:
         """Give commands to the daemon, one a line."""
-        return self._run(
-            [], "".join(f"{line}\n" for line in commands), self.variables(pipe), **options
-        )
+        return self._run([], "".join(f"{line}\n" for line in commands), self.variables())
 
     def _run(
-        self, arguments: list[str], text: str | None, environment: dict, **options
-    ) -> subprocess.CompletedProcess:
-        given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-        options = {"capture_output": True, "text": True, **given, **options}
+        self, arguments: list[str], text: str, environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.bin / CONTROL, *arguments], env=environment, check=False, **options
+            [self.bin / CONTROL, *arguments],
+            input=text,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def pids(self, program: str) -> list[int]:
@@ -178,9 +177,9 @@ class FakeMps(Mps):
     What happens is told by events(), in order:
 
     started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
-    got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
-    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it
-    has a server; said: server (pid) and the same. terminated: by terminate_client; said: server.
+    got one; said: command (the line), uid. server: said: uid. asked: a client has connected, from
+    cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it has a server;
+    said: server (pid), environment. terminated: by terminate_client; said: server.
     left: a client has ended in order, or after it was terminated, or without having been attached.
     died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
     """
@@ -222,7 +221,7 @@ class FakeMps(Mps):
                 hangs: commands that get no answer.
                 dies: commands at which the daemon kills itself.
                 refuses: ["terminate_client"] prints 1 and lets the client be.
-                answers: for a command that is not carried out the lines that are printed.
+                answers: for a command the lines that are printed in place of its own.
                 server_fails: servers end as they start.
                 busy: so many connections are sent away first.
         """
