@@ -10,10 +10,8 @@ from values import cases
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
-from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.profiles.profile import parse_profile
-from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles").glob("[bw]*/*.toml"), key=lambda path: path.name)
@@ -254,14 +252,7 @@ def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     assert got[2].measured_on is None  # they do not agree on it
 
 
-# ------------------------------------------------------------------------- what sharing makes of it
-
-
-def test_memory_intensive_without_a_curve_has_no_cap() -> None:
-    """A job that is only said to be memory-intensive may need all SMs that it can get."""
-    jobs = [Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")]
-    capacity = Capacity(memory_bytes=80 << 30, most_clients=48)
-    assert partition(jobs, capacity).sm_percentages == (100, 100)
+# --------------------------------------------------------------------------------------- slowdowns
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
