@@ -737,23 +737,10 @@ def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
 def test_where_mps_is_not_even_started(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """Without the program, or with a driver that cannot bound clients, nothing is shared."""
-    path = launcher.environment["PATH"]
-    launcher.environment["PATH"] = path.partition(os.pathsep)[2]
-    assert own_gpu(launcher) == f"{CONTROL} is not on PATH"
-    launcher.environment["PATH"] = path
-    for driver, want in (
-        ("549.99", "driver 549.99 does not tell whether its MPS works: 550 is the first to"),
-        ("unheard-of", "the driver does not tell its version"),
-    ):
-        dgx1_v100.drop("driver")
-        dgx1_v100.add(f"driver {driver}")
-        assert own_gpu(launcher) == want
-    assert fake_mps.events() == []
+    """Where others can write to the daemon's place, or there is none, nothing is shared.
 
-
-def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon's place that others can write to, that is no directory or full, is not used."""
+    Nor is it with a driver of which nobody knows whether it can bound clients.
+    """
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     groups.mkdir()
     groups.chmod(0o777)
@@ -762,6 +749,9 @@ def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> 
     assert own_gpu(launcher) == f"{long}: the path has {len(long)} bytes: a socket has room for 79"
     launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = "/no/such/place"
     assert own_gpu(launcher) == "/no/such/place: no such file or directory"
+    dgx1_v100.drop("driver")
+    dgx1_v100.add("driver unheard-of")
+    assert own_gpu(launcher) == "the driver does not tell its version"
     assert fake_mps.events() == []
 
 

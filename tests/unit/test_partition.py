@@ -71,7 +71,7 @@ def searched(machine: Machine, jobs: Sequence[Benchmark]) -> Allocation:
 
 @cache
 def best_stp(machine: Machine, jobs: tuple[Benchmark, ...]) -> float:
-    tried = allocations(len(jobs), machine.sm_count, all_used=True)
+    tried = allocations(len(jobs), machine.sm_count)
     return max(machine.stp(jobs, sms) for sms in tried)
 
 
