@@ -3,7 +3,7 @@
 The paper's curves survive only as captions, so the figures that its text quotes are all there is to
 hold a model to.
 
-Quoted, and held by tests/unit/test_partition.py:
+Quoted:
     - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against
       saturating ones (Figure 7)
     - MERGE uses 13.3 % of the DRAM bandwidth; LAVAMD next to none, but much of the LLC's (4.1.1)

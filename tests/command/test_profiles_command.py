@@ -7,7 +7,7 @@ from pathlib import Path
 import pexpect
 from conftest import DGX, SCRIPT, Launcher
 from test_profile_view import FULL
-from test_profiles import OWN, ROOT, SHIPPED, files  # noqa: F401  a fixture
+from test_profiles import SHIPPED
 
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.layers import variants_of
@@ -83,20 +83,6 @@ def test_bold(launcher: Launcher) -> None:
         shown = child.read().decode()
         child.close()
         assert (child.exitstatus, "\x1b[1m" in shown) == (0, is_bold)
-
-
-def test_show_names_path_and_line(launcher: Launcher, files: Path) -> None:  # noqa: F811
-    """A mistake in a file, in a variant asked for or in a size is told with path and line."""
-    path = files / "own.toml"
-    path.write_text(f"{OWN}\n[variants.both.placement]\nsingle_node = true\none_per_node = true\n")
-    assert launcher.run("profile", "show", str(path)).returncode == 0
-    done = launcher.run("profile", "show", f"{path}@both")
-    want = f"gpulaunch: error: {path}: one_per_node: true, and so is single_node"
-    assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
-    path.write_text('name = "own"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "nobody" }\n')
-    done = launcher.run("profile", "show", f"{path}@n=2")
-    want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
-    assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
 
 
 def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:

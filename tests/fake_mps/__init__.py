@@ -50,14 +50,12 @@ class Event(NamedTuple):
 
     Attributes:
         kind: see FakeMps.
-        time_s: when, by the clock of time.monotonic().
         pid: whose it is.
         pipe: the pipe directory.
         said: everything else.
     """
 
     kind: str
-    time_s: float
     pid: int
     pipe: str
     said: dict
@@ -159,18 +157,6 @@ class Mps:
         assert '"crashed"' not in events, events
 
 
-class RealMps(Mps):
-    """NVIDIA's own nvidia-cuda-mps-control.
-
-    Args:
-        branch: of the driver, "550" or "535".
-    """
-
-    def __init__(self, branch: str) -> None:
-        super().__init__()
-        shutil.copy(_REAL / branch / CONTROL, self.bin)
-
-
 class FakeMps(Mps):
     """The stand-in for MPS.
 
@@ -263,7 +249,7 @@ class FakeMps(Mps):
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
-            own = [said.pop(key) for key in ("event", "time", "pid", "pipe")]
+            own = [said.pop(key) for key in ("event", "pid", "pipe")]
             event = Event(*own, said)
             if (not kinds or event.kind in kinds) and pid in (None, event.pid):
                 found.append(event)
@@ -345,10 +331,12 @@ def interpreter() -> tuple[str, str]:
     return python, said.stdout.strip()
 
 
-def _real(branch: str) -> Iterator[RealMps]:
+def _real(launcher, branch: str) -> Iterator[Mps]:
     if not (_REAL / branch / CONTROL).exists():
         pytest.skip(f"no {_REAL / branch / CONTROL}: .ci/mps-control fetches it")
-    with closing(RealMps(branch)) as mps:
+    with closing(Mps()) as mps:
+        shutil.copy(_REAL / branch / CONTROL, mps.bin)
+        meet(launcher, mps)
         yield mps
 
 
@@ -359,19 +347,15 @@ def meet(launcher, mps: Mps) -> None:
 
 
 @pytest.fixture
-def real_mps(launcher) -> Iterator[RealMps]:
+def real_mps(launcher) -> Iterator[Mps]:
     """Return the real control daemon of driver 550."""
-    for mps in _real("550"):
-        meet(launcher, mps)
-        yield mps
+    yield from _real(launcher, "550")
 
 
 @pytest.fixture
-def old_mps(launcher) -> Iterator[RealMps]:
+def old_mps(launcher) -> Iterator[Mps]:
     """Return the real control daemon of driver 535."""
-    for mps in _real("535"):
-        meet(launcher, mps)
-        yield mps
+    yield from _real(launcher, "535")
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def told() -> dict:
 
 
 def note(event: str, **what: object) -> None:
-    """Write down what happens, with its time, in one write."""
-    line = {"event": event, "time": time.monotonic(), "pipe": os.environ.get(_PIPE), **what}
+    """Write down what happens, in one write."""
+    line = {"event": event, "pipe": os.environ.get(_PIPE), **what}
     descriptor = os.open(os.path.join(_FOLDER, "events.jsonl"), os.O_WRONLY | os.O_APPEND)
     os.write(descriptor, f"{json.dumps(line)}\n".encode())
     os.close(descriptor)
