@@ -150,10 +150,7 @@ class Daemon:
         self._log_file = os.open(os.path.join(directory, "control.log"), flags, 0o644)
 
     def _log(self, text: str) -> None:
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-        line = f"[{stamp}.{int(now * 1000) % 1000:03} Control {os.getpid():5}] {text}\n"
-        os.write(self._log_file, line.encode())
+        os.write(self._log_file, f"[{time.ctime()} Control {os.getpid()}] {text}\n".encode())
 
     # --------------------------------------------------------------------------------- who is there
 
