@@ -3,7 +3,7 @@
 The paper's curves survive only as captions, so the figures that its text quotes are all there is to
 hold a model to.
 
-Quoted, and held by tests/unit/test_partition.py:
+Quoted:
     - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against
       saturating ones (Figure 7)
     - MERGE uses 13.3 % of the DRAM bandwidth; LAVAMD next to none, but much of the LLC's (4.1.1)
@@ -146,14 +146,14 @@ def _served(loads: Iterable[float]) -> float:
     return min(1.0, 1 / max(1.0, sum(loads)))
 
 
-def allocations(jobs: int, sm_count: int, *, all_used: bool) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to give each job one SM or more; with `all_used`, all SMs are given."""
+def allocations(jobs: int, sm_count: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to give each job one SM or more, and all SMs away."""
     if jobs == 0:
         yield ()
         return
-    fewest = sm_count if all_used and jobs == 1 else 1
+    fewest = sm_count if jobs == 1 else 1
     for first in range(fewest, sm_count - jobs + 2):
-        for others in allocations(jobs - 1, sm_count - first, all_used=all_used):
+        for others in allocations(jobs - 1, sm_count - first):
             yield (first, *others)
 
 

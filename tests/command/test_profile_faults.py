@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from conftest import Launcher, until, wait_for_end
 from fake_cuda import FakeCuda
 from fake_nvml import FakeNvml
 from filelock import FileLock
-from test_profile import measured
+from test_profile import companion, measured
 from test_transparency import Terminal
 
 from gpulaunch.files.toml import tomllib
@@ -44,15 +43,6 @@ MEASURE = ("profile", "measure", "-o")
 
 def read(path: Path) -> dict:
     return tomllib.loads(path.read_text())
-
-
-def command_lines() -> list[str]:
-    """Return the command lines of all processes but the tests' own."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [line for line in found if "pytest" not in line]
 
 
 def test_a_driver_that_hangs_does_not_keep_the_job(
@@ -117,6 +107,7 @@ def test_an_interrupted_run_is_the_last(launcher: Launcher, tmp_path: Path) -> N
     job.terminate()
     output, _ = job.communicate()
     assert (output, job.returncode, read(path)["resources"]["incomplete"]) == ("", 0, True)
+    assert launcher.records() == []
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["CI", "no CI"])
@@ -136,15 +127,17 @@ def test_killed_while_measuring(launcher: Launcher, tmp_path: Path, guarded: boo
 
 def test_what_ran_beside_leaves_nothing(launcher: Launcher, tmp_path: Path) -> None:
     """The other job ends with all that it has started, and unread output never holds it up."""
-    beats, other = tmp_path / "beats", tmp_path / "other.toml"
-    script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & sleep 59.125"
-    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
+    beats, pids = tmp_path / "beats", tmp_path / "pids"
+    script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & "
+    script += f"echo $$ $! >> {pids}; sleep 60"
+    other = companion(tmp_path / "other.toml", script)
     options = f"--pair {other} --runs 1 --only 0-3 -n 1"
     done = measured(launcher, tmp_path / "job.toml", options, "sleep", "1")
     assert done.returncode == 0, done.stderr
     assert len(beats.read_text()) > 40  # of 4 KiB each: a pipe has 64
-    left = [line for line in command_lines() if "59.125" in line or str(beats) in line]
-    assert (left, launcher.records()) == ([], [])
+    for pid in pids.read_text().split():
+        wait_for_end(int(pid))
+    assert launcher.records() == []
 
 
 def test_a_job_that_cannot_be_cut(launcher: Launcher, tmp_path: Path) -> None:
@@ -235,32 +228,25 @@ def test_learning_holds_no_gpu(launcher: Launcher) -> None:
     assert read(folder / "profiles" / "mine.toml")["runs"]["count"] == 1
 
 
+ONE_SECOND = """
+import time
+start_s = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19]) / 100
+time.sleep(max(0, start_s + 1 - time.clock_gettime(time.CLOCK_BOOTTIME)))
+"""
+"""A job that ends one second after its process has started, however long Python takes."""
+
+
 def test_two_jobs_in_one_profile(launcher: Launcher, tmp_path: Path) -> None:
     """A profile that is given figures of another command is told of.
 
-    With record = true the runs of a measurement teach no other profile.
+    With record = true the runs of a measurement teach no other profile. A job that takes as long
+    everywhere is not bandwidth-sensitive; without progress whole runs are timed.
     """
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     path = tmp_path / "job.toml"
     assert measured(launcher, path, "--only 0", "sleep", "0.1").returncode == 0
-    done = measured(launcher, path, "--sensitivity -p vgg16 -n 2", "sleep", "0.2")
+    job = (sys.executable, "-c", ONE_SECOND)
+    done = measured(launcher, path, "--sensitivity -p vgg16 -n 2", *job)
+    assert read(path)["communication"]["bandwidth_sensitive"] is False
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
     assert not Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles").exists()
-
-
-def test_pairs_are_added(launcher: Launcher, tmp_path: Path) -> None:
-    """A pair that is measured is added to those that are known.
-
-    A companion whose profile was measured on two GPUs runs on two without being told.
-    """
-    path, other, seen = tmp_path / "job.toml", tmp_path / "other.toml", tmp_path / "seen"
-    script = f"echo $CUDA_VISIBLE_DEVICES > {seen}; sleep 60"
-    other.write_text(
-        f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n[runs]\ncount = 1\ngpus = 2\n'
-    )
-    known = '[collocation]\nsource = "made up"\nslowdown_percentage = { kripke-1x = 3 }\n'
-    path.write_text(f'name = "job"\n{known}')
-    options = f"--pair {other} --runs 1 --only 0-3 -n 1"
-    assert measured(launcher, path, options, "sleep", "0.3").returncode == 0
-    assert sorted(read(path)["collocation"]["slowdown_percentage"]) == ["kripke-1x", "other"]
-    assert len(seen.read_text().split(",")) == 2

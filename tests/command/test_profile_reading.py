@@ -90,23 +90,3 @@ def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> N
     want = {"pattern": "chain", "edges": [[0, 1, 5.0]], "bandwidth_sensitive": False}
     assert {key: found[key] for key in want} == want
     assert "job.toml: what was measured of its communication stays" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("ncu.csv",), "ncu.csv: no source file"),
-        (("--nccl-log", "train.py"), "train.py: no lines of NCCL"),
-        ((".", "--ncu", "x"), "--ncu: not allowed with argument PATH"),
-        ((".", "-o", "nccl.log"), "nccl.log:1: "),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_what_cannot_be_read(
-    launcher: Launcher, files: Path, options: tuple[str, ...], message: str
-) -> None:
-    """A mistake is told in one line that names the file, and nothing is printed or written."""
-    before = sorted(files.iterdir())
-    done = launcher.run("profile", "scan", *options, cwd=files)
-    assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
-    assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr

@@ -4,8 +4,10 @@ import json
 import os
 from pathlib import Path
 
-from conftest import Launcher
-from test_profiles import OWN, ROOT, SHIPPED, files  # noqa: F401  a fixture
+import pexpect
+from conftest import DGX, SCRIPT, Launcher
+from test_profile_view import FULL
+from test_profiles import SHIPPED
 
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.layers import variants_of
@@ -16,9 +18,10 @@ def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     want = f"gpulaunch: error: {path}: it is a named pipe, and a file is wanted\n"
-    done = launcher.run("profile", "show", str(path))
-    assert (done.returncode, done.stderr) == (2, want)
-    assert dry_run(launcher, "-p", str(path)) == (2, want)
+    launch = (*DGX, "--dry-run", "-p", str(path), "--", "true")
+    for line in (("profile", "show", str(path)), launch):
+        done = launcher.run(*line)
+        assert (done.returncode, done.stderr) == (2, want)
     end, out = os.pipe()
     os.write(out, b'name = "piped"\n')
     os.close(out)
@@ -60,23 +63,26 @@ def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> N
         assert (done.returncode, want in done.stdout) == (0, True), (options, done.stdout)
 
 
-def dry_run(launcher: Launcher, *options: str) -> tuple[int, str]:
-    done = launcher.run("--topology", "dgx1-v100", "--dry-run", *options, "--", "true")
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr or done.stdout
+def test_show_to_a_pipe(launcher: Launcher) -> None:
+    """To a pipe it prints without a control code, and breaks no line; to an ASCII one in ASCII."""
+    launcher.environment["PYTHONIOENCODING"] = "ascii"
+    done = launcher.run("profile", "show", str(FULL))
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, lines[1]) == (0, "", f"file: {FULL}")
+    assert [line for line in lines if not line.isprintable() or not line.isascii()] == []
+    assert ("\\u" in done.stdout, max(map(len, lines)) > 80) == (False, True)
 
 
-def test_show_names_path_and_line(launcher: Launcher, files: Path) -> None:  # noqa: F811
-    """A mistake in a file, in a variant asked for or in a size is told with path and line."""
-    path = files / "own.toml"
-    path.write_text(f"{OWN}\n[variants.both.placement]\nsingle_node = true\none_per_node = true\n")
-    assert launcher.run("profile", "show", str(path)).returncode == 0
-    done = launcher.run("profile", "show", f"{path}@both")
-    want = f"gpulaunch: error: {path}: one_per_node: true, and so is single_node"
-    assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
-    path.write_text('name = "own"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "nobody" }\n')
-    done = launcher.run("profile", "show", f"{path}@n=2")
-    want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
-    assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
+def test_bold(launcher: Launcher) -> None:
+    """A terminal gets bold headings, unless TERM is dumb."""
+    for term, is_bold in (("xterm-256color", True), ("dumb", False)):
+        environment = launcher.environment | {"TERM": term}
+        child = pexpect.spawn(
+            str(SCRIPT), ["profile", "show", str(FULL)], env=environment, dimensions=(50, 80)
+        )
+        shown = child.read().decode()
+        child.close()
+        assert (child.exitstatus, "\x1b[1m" in shown) == (0, is_bold)
 
 
 def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:

@@ -50,14 +50,12 @@ class Event(NamedTuple):
 
     Attributes:
         kind: see FakeMps.
-        time_s: when, by the clock of time.monotonic().
         pid: whose it is.
         pipe: the pipe directory.
         said: everything else.
     """
 
     kind: str
-    time_s: float
     pid: int
     pipe: str
     said: dict
@@ -94,30 +92,29 @@ class Mps:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         return directory
 
-    def variables(self, pipe: Path | None = None, **more: str) -> dict[str, str]:
+    def variables(self, **more: str) -> dict[str, str]:
         """Return the environment of a daemon, or of a program that talks to it."""
-        pipe = pipe or self.pipe()
+        pipe = self.pipe()
         return {**os.environ, **self.environment, PIPE: str(pipe), LOG: str(pipe / "logs"), **more}
 
-    def start(self, pipe: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    def start(self, **more: str) -> subprocess.CompletedProcess[str]:
         """`nvidia-cuda-mps-control -d`, with these variables on top."""
-        return self._run(["-d"], None, self.variables(pipe, **more))
+        return self._run(["-d"], "", self.variables(**more))
 
-    def ask(
-        self, *commands: str, pipe: Path | None = None, **options: object
-    ) -> subprocess.CompletedProcess[str]:
+    def ask(self, *commands: str) -> subprocess.CompletedProcess[str]:
         """Give commands to the daemon, one a line."""
-        return self._run(
-            [], "".join(f"{line}\n" for line in commands), self.variables(pipe), **options
-        )
+        return self._run([], "".join(f"{line}\n" for line in commands), self.variables())
 
     def _run(
-        self, arguments: list[str], text: str | None, environment: dict, **options
-    ) -> subprocess.CompletedProcess:
-        given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
-        options = {"capture_output": True, "text": True, **given, **options}
+        self, arguments: list[str], text: str, environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.bin / CONTROL, *arguments], env=environment, check=False, **options
+            [self.bin / CONTROL, *arguments],
+            input=text,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def pids(self, program: str) -> list[int]:
@@ -160,27 +157,15 @@ class Mps:
         assert '"crashed"' not in events, events
 
 
-class RealMps(Mps):
-    """NVIDIA's own nvidia-cuda-mps-control.
-
-    Args:
-        branch: of the driver, "550" or "535".
-    """
-
-    def __init__(self, branch: str) -> None:
-        super().__init__()
-        shutil.copy(_REAL / branch / CONTROL, self.bin)
-
-
 class FakeMps(Mps):
     """The stand-in for MPS.
 
     What happens is told by events(), in order:
 
     started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
-    got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
-    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it
-    has a server; said: server (pid) and the same. terminated: by terminate_client; said: server.
+    got one; said: command (the line), uid. server: said: uid. asked: a client has connected, from
+    cuInit as it were; said: uid, environment (its CUDA_ variables). attached: it has a server;
+    said: server (pid), environment. terminated: by terminate_client; said: server.
     left: a client has ended in order, or after it was terminated, or without having been attached.
     died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
     """
@@ -222,7 +207,7 @@ class FakeMps(Mps):
                 hangs: commands that get no answer.
                 dies: commands at which the daemon kills itself.
                 refuses: ["terminate_client"] prints 1 and lets the client be.
-                answers: for a command that is not carried out the lines that are printed.
+                answers: for a command the lines that are printed in place of its own.
                 server_fails: servers end as they start.
                 busy: so many connections are sent away first.
         """
@@ -264,7 +249,7 @@ class FakeMps(Mps):
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
-            own = [said.pop(key) for key in ("event", "time", "pid", "pipe")]
+            own = [said.pop(key) for key in ("event", "pid", "pipe")]
             event = Event(*own, said)
             if (not kinds or event.kind in kinds) and pid in (None, event.pid):
                 found.append(event)
@@ -346,10 +331,12 @@ def interpreter() -> tuple[str, str]:
     return python, said.stdout.strip()
 
 
-def _real(branch: str) -> Iterator[RealMps]:
+def _real(launcher, branch: str) -> Iterator[Mps]:
     if not (_REAL / branch / CONTROL).exists():
         pytest.skip(f"no {_REAL / branch / CONTROL}: .ci/mps-control fetches it")
-    with closing(RealMps(branch)) as mps:
+    with closing(Mps()) as mps:
+        shutil.copy(_REAL / branch / CONTROL, mps.bin)
+        meet(launcher, mps)
         yield mps
 
 
@@ -360,19 +347,15 @@ def meet(launcher, mps: Mps) -> None:
 
 
 @pytest.fixture
-def real_mps(launcher) -> Iterator[RealMps]:
+def real_mps(launcher) -> Iterator[Mps]:
     """Return the real control daemon of driver 550."""
-    for mps in _real("550"):
-        meet(launcher, mps)
-        yield mps
+    yield from _real(launcher, "550")
 
 
 @pytest.fixture
-def old_mps(launcher) -> Iterator[RealMps]:
+def old_mps(launcher) -> Iterator[Mps]:
     """Return the real control daemon of driver 535."""
-    for mps in _real("535"):
-        meet(launcher, mps)
-        yield mps
+    yield from _real(launcher, "535")
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from fake_mps import CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill
 pytest_plugins = ("fake_mps", "fake_nvml")
 
 NO_DAEMON = "Cannot find MPS control daemon process\n"
-SECOND = "An instance of this daemon is already running\n"
 
 
 @pytest.fixture(params=["real_mps", "fake_mps"])
@@ -26,9 +25,9 @@ def mps(request: pytest.FixtureRequest) -> Mps:
     return mps
 
 
-def said(mps: Mps, *commands: str, **options) -> str:
+def said(mps: Mps, *commands: str) -> str:
     """Return a daemon's answer, asking again while the real one is busy and refuses."""
-    while (done := mps.ask(*commands, **options)).returncode or done.stderr:
+    while (done := mps.ask(*commands)).returncode or done.stderr:
         time.sleep(0.002)
     return done.stdout
 
@@ -42,18 +41,12 @@ def with_server(mps: Mps, **options) -> int:
 
 
 def test_no_daemon(mps: Mps) -> None:
-    """Without a daemon, or with a killed one, every command ends with 1 and says so on stderr.
-
-    A second daemon on a directory is refused, on stdout and with status 1; the first stays.
-    """
+    """Without a daemon, or with a killed one, every command ends with 1 and says so on stderr."""
     for commands in (["get_server_list"], ["quit"], [""], []):
         done = mps.ask(*commands)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", NO_DAEMON)
     mps.start()
     (pid,) = mps.pids(CONTROL)
-    done = mps.start()
-    assert (done.returncode, done.stdout, done.stderr) == (1, SECOND, "")
-    assert mps.pids(CONTROL) == [pid]
     kill(pid)
     assert mps.ask("get_server_list").stderr == NO_DAEMON
 
@@ -121,7 +114,6 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
                 quitter.stdin.close()
     # With status 1 and a complaint, or as well 0 and none.
     assert mps.ask("get_server_list").stdout == ""
-    assert mps.start().stdout == SECOND
     assert quitter.poll() is None
     os.kill(server, signal.SIGTERM)
     assert quitter.wait() == 0
@@ -136,9 +128,3 @@ def test_server_that_fails(mps: Mps) -> None:
     log = mps.pipe() / "logs" / "control.log"
     until(lambda: " exited with status 3\n" in log.read_text())
     assert said(mps, "get_server_list") == ""
-
-
-def test_535(old_mps: Mps) -> None:
-    """Driver 535 knows no get_server_status."""
-    pid = with_server(old_mps)
-    assert said(old_mps, f"get_server_status {pid}") == 'Unknown command "get_server_status"\n'

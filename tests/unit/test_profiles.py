@@ -10,10 +10,8 @@ from values import cases
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
-from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.profiles.profile import parse_profile
-from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles").glob("[bw]*/*.toml"), key=lambda path: path.name)
@@ -183,13 +181,18 @@ def test_mistakes_of_files_that_stand_on_each_other(
     assert refused(str(files / "own.toml")).message == f"{files}/{want}"
 
 
-def test_contradiction_between_files(files: Path) -> None:
-    """What only both files together get wrong is told of the topmost that takes part."""
+def test_contradictions(files: Path) -> None:
+    """What only both files together get wrong is told of the topmost that takes part.
+
+    What a variant gets wrong is told when that is asked for.
+    """
     (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
-    own = 'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
-    (files / "own.toml").write_text(own)
-    want = f"{files}/own.toml:4: one_per_node: true, and so is"
-    assert refused(str(files / "own.toml")).message.startswith(want)
+    path, want = files / "own.toml", "one_per_node: true, and so is"
+    path.write_text('name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true')
+    assert refused(str(path)).message.startswith(f"{path}:4: {want}")
+    path.write_text('name = "own"\n[variants.a.placement]\nsingle_node = true\none_per_node = true')
+    assert load_profile(str(path)).name == "own"
+    assert refused(f"{path}@a").message.startswith(f"{path}: {want} single_node")
 
 
 # -------------------------------------------------------------------------------------------- sizes
@@ -243,7 +246,10 @@ def test_sizes_that_cannot_be(name: str, want: str) -> None:
 
 
 def test_zero_runs_along_a_line(tmp_path: Path) -> None:
-    """A figure of 0 at one size runs along a straight line, and never under 0."""
+    """A figure of 0 at one size runs along a straight line, and never under 0.
+
+    A size whose profile is missing is told with path and line.
+    """
     for size, power in ((1, 0), (3, 4)):
         text = f'[resources]\npower_w = {power}\nsource = "x"\nmeasured_on = "G{size}"'
         (tmp_path / f"s{size}.toml").write_text(f'name = "s{size}"\n{text}')
@@ -252,16 +258,12 @@ def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     got = {n: load_profile(f"{tmp_path}/s.toml@n={n}").resources for n in (0.5, 2, 4)}
     assert {n: one.power_w for n, one in got.items()} == {0.5: 0.0, 2: 2.0, 4: 6.0}
     assert got[2].measured_on is None  # they do not agree on it
+    (tmp_path / "s3.toml").unlink()
+    want = f'{tmp_path}/s.toml:4: scaling.profiles."3": {tmp_path}/s3.toml: '
+    assert refused(f"{tmp_path}/s.toml@n=2").message.startswith(want)
 
 
-# ------------------------------------------------------------------------- what sharing makes of it
-
-
-def test_memory_intensive_without_a_curve_has_no_cap() -> None:
-    """A job that is only said to be memory-intensive may need all SMs that it can get."""
-    jobs = [Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")]
-    capacity = Capacity(memory_bytes=80 << 30, most_clients=48)
-    assert partition(jobs, capacity).sm_percentages == (100, 100)
+# --------------------------------------------------------------------------------------- slowdowns
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Sharing as plain values: which jobs a request joins, what its lease says, and why not others."""
 
 import json
-import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,17 +12,14 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
-from gpulaunch.launch.options import Options
-from gpulaunch.launch.read_sharing import capacity_of, read_sharing
+from gpulaunch.launch.read_sharing import capacity_of
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.share import Client, Objective, Share
-from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
+from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
-from gpulaunch.machine.topology import TableKey, Topology
-from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
@@ -332,23 +328,3 @@ def test_figures_of_a_known_model() -> None:
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
     assert isinstance(found, Capacity)
     assert (found.sm_count, found.power_limit_w, found.most_clients) == (80, 300, 48)
-
-
-def test_settings_reach_the_rule() -> None:
-    """Objective, utilization and slowdowns are those of settings and profile.
-
-    A known slowdown keeps no run away from the other job that is to measure it.
-    """
-    profile = load_profile("kripke-4x").but(collocation={"slowdown_percentage": {"other": 25}})
-    topology, path = load_described_machine("dgx1-v100")
-    where = Machine(topology, (), TableKey(topology.name, "", path))
-    for given, slowdowns in (({}, {"other": 0.25}), ({"record_to": ("-o", "run.json")}, {})):
-        told = {"utilization": ("-o", "81%,20"), **given}
-        options = Options(told, {"GPULAUNCH_OBJECTIVE": "product"})
-        found = read_sharing(options, profile, where, "job")
-        assert isinstance(found, Sharing)
-        assert found.client.objective == Objective("product")
-        demand = found.client.demand
-        used = (demand.sm_utilization_percentage, demand.memory_bandwidth_utilization_percentage)
-        assert used == (81.0, 20.0)
-        assert (found.client.slowdowns, found.user_id) == (slowdowns, os.geteuid())

@@ -3,16 +3,16 @@
 What it is told to do, and what happens, is beside this file's folder: told.json, which a test
 changes, and events.jsonl. It knows the commands that gpulaunch sends, and one user, whose daemons
 are that user's alone. Taken from the real program, run with a server that never becomes ready:
-every sentence below, when which is said, the names of the sockets, the POSIX lock, and that a
+every sentence below, when which is said, the names of the sockets, and that a
 daemon that is to quit waits for its server and takes no connection meanwhile. test_fake_mps.py
 compares.
 
 From the documentation or assumed, since no real client was at hand: terminate_client of a process
 that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
-speak another protocol; the log is written at once, and not by way of a FIFO.
+speak another protocol; the log is written at once, and not by way of a FIFO; a second daemon is
+not refused, and no daemon starts a server for a client: gpulaunch does neither.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -26,13 +26,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG = "CUDA_MPS_LOG_DIRECTORY"
-_TICK_S = 0.01
-"""How often a client that waits is looked at again, since what the test wants may have changed."""
 
 
 def told() -> dict:
@@ -42,8 +40,8 @@ def told() -> dict:
 
 
 def note(event: str, **what: object) -> None:
-    """Write down what happens, with its time, in one write."""
-    line = {"event": event, "time": time.monotonic(), "pipe": os.environ.get(_PIPE), **what}
+    """Write down what happens, in one write."""
+    line = {"event": event, "pipe": os.environ.get(_PIPE), **what}
     descriptor = os.open(os.path.join(_FOLDER, "events.jsonl"), os.O_WRONLY | os.O_APPEND)
     os.write(descriptor, f"{json.dumps(line)}\n".encode())
     os.close(descriptor)
@@ -52,10 +50,6 @@ def note(event: str, **what: object) -> None:
 def cuda_variables(lines: Iterable[str]) -> dict[str, str]:
     """Return the part of an environment that CUDA looks at."""
     return dict(line.split("=", 1) for line in lines if line.startswith("CUDA_"))
-
-
-class DaemonError(Exception):
-    """It does not start; the text is what is printed, if anything."""
 
 
 @dataclass
@@ -67,7 +61,6 @@ class Server:
     """
 
     pid: int
-    uid: int
     process: int
     looks: int = 0
 
@@ -80,8 +73,6 @@ class Peer:
         pid, uid: of the process, in this pid namespace.
         kind: "ui" or "client"; empty before it says.
         server: pid of the server that a client is attached to.
-        waits: a client that has said what it is, and is attached when there is a server for it.
-        said: what a client tells of itself.
     """
 
     socket: socket.socket
@@ -89,9 +80,7 @@ class Peer:
     uid: int
     kind: str = ""
     server: int | None = None
-    waits: bool = False
     detached: bool = False
-    said: dict = field(default_factory=dict)
 
 
 class Daemon:
@@ -105,50 +94,29 @@ class Daemon:
         self._server: Server | None = None
         self._quitter: Peer | None = None
         self._quitting = False
-        self._status = 0
         self._sent_away = 0
 
     # -------------------------------------------------------------------------------- start and end
 
-    def run(self, listening: Callable[[], None]) -> int:
+    def run(self, listening: Callable[[], None]) -> None:
         """Start, serve and end.
 
         Args:
             listening: called when it listens.
-
-        Returns:
-            The exit status.
-
-        Raises:
-            DaemonError: it does not start.
         """
         os.umask(0)
-        self._take_directory()
         self._open_log()
         self._log(f"Starting control daemon using socket {self._directory}/control")
         self._listen()
         own = [f"{name}={text}" for name, text in os.environ.items()]
         note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables(own))
         listening()
-        while not self._done():
+        while self._server or not self._quitting:
             self._turn()
-        self._log(f"Exit with status {self._status}")
-        note("ended", pid=os.getpid(), status=self._status)
+        note("ended", pid=os.getpid())
         if self._quitter:
             with suppress(OSError):
-                self._quitter.socket.send(b"!0")
-        return self._status
-
-    def _take_directory(self) -> None:
-        # the lock lasts as long as the process; a server that inherits the descriptor does not
-        # inherit the lock
-        lock = os.open(
-            os.path.join(self._directory, "control_lock"), os.O_WRONLY | os.O_CREAT, 0o666
-        )
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DaemonError("An instance of this daemon is already running\n") from None
+                self._quitter.socket.send(b"!")
 
     def _listen(self) -> None:
         for name in ("control_privileged", "control"):
@@ -161,13 +129,9 @@ class Daemon:
             self._listeners.append(listener)
             self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def _done(self) -> bool:
-        return self._quitting and not self._server
-
     def _turn(self) -> None:
         """Serve once who has something to say; the dead first."""
-        waiting = any(peer.waits for peer in self._peers)
-        ready = self._selector.select(_TICK_S if waiting else None)
+        ready = self._selector.select()
         for key, _ in sorted(
             ready, key=lambda pair: isinstance(pair[0].data, Peer) and pair[0].data.kind != "client"
         ):
@@ -177,8 +141,6 @@ class Daemon:
                 key.data(key.fileobj)
         if self._quitting and self._server and self._is_ready() and not self._clients():
             self._end_server()
-        for peer in [peer for peer in self._peers if peer.waits]:
-            self._attach(peer)
 
     # -------------------------------------------------------------------------------------- the log
 
@@ -187,11 +149,8 @@ class Daemon:
         directory = os.environ.get(_LOG, "")
         self._log_file = os.open(os.path.join(directory, "control.log"), flags, 0o644)
 
-    def _log(self, text: str, pid: int | None = None) -> None:
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-        line = f"[{stamp}.{int(now * 1000) % 1000:03} Control {pid or os.getpid():5}] {text}\n"
-        os.write(self._log_file, line.encode())
+    def _log(self, text: str) -> None:
+        os.write(self._log_file, f"[{time.ctime()} Control {os.getpid()}] {text}\n".encode())
 
     # --------------------------------------------------------------------------------- who is there
 
@@ -226,9 +185,7 @@ class Daemon:
         elif text == "detach":
             peer.detached = True
         else:
-            peer.said = {"environment": cuda_variables(text.split("\0"))}
-            peer.waits = True
-            note("asked", pid=peer.pid, uid=peer.uid, **peer.said)
+            self._attach(peer, cuda_variables(text.split("\0")))
 
     def _leave(self, peer: Peer) -> None:
         self._selector.unregister(peer.socket)
@@ -248,24 +205,15 @@ class Daemon:
             if peer.server and self._server and peer.server == self._server.pid
         ]
 
-    def _attach(self, peer: Peer) -> None:
-        """Let a client in if there is a server for it; otherwise it goes on waiting."""
-        if self._quitting:
-            return
-        if not self._server and not self._start_server(peer.uid):
-            self._answer_client(peer, "CUDA_ERROR_MPS_CONNECTION_FAILED")
-        elif self._state() == "FAULT":
-            self._answer_client(peer, "CUDA_ERROR_MPS_SERVER_NOT_READY")
-        elif self._is_ready():
-            peer.server = self._server.pid
-            note("attached", pid=peer.pid, uid=peer.uid, server=peer.server, **peer.said)
-            self._answer_client(peer, "attached")
-
-    @staticmethod
-    def _answer_client(peer: Peer, text: str) -> None:
-        peer.waits = False
+    def _attach(self, peer: Peer, environment: dict[str, str]) -> None:
+        """Let a client in if there is a server that is ready."""
+        note("asked", pid=peer.pid, uid=peer.uid, environment=environment)
+        answer = "CUDA_ERROR_MPS_CONNECTION_FAILED"
+        if self._server and self._is_ready() and not self._quitting:
+            peer.server, answer = self._server.pid, "attached"
+            note("attached", pid=peer.pid, server=peer.server, environment=environment)
         with suppress(OSError):
-            peer.socket.send(text.encode())
+            peer.socket.send(answer.encode())
 
     # ----------------------------------------------------------------------------------- the server
 
@@ -277,8 +225,7 @@ class Daemon:
     def _is_ready(self) -> bool:
         return self._state() == "ACTIVE"
 
-    def _start_server(self, uid: int) -> bool:
-        """Start a server; returns whether it stays."""
+    def _start_server(self, uid: int) -> None:
         program = None if told()["server_fails"] else shutil.which("nvidia-cuda-mps-server")
         ready, told_by = os.pipe()
         pid = os.fork()
@@ -286,16 +233,15 @@ class Daemon:
             self._become_server(program, told_by)
         os.close(told_by)
         process = os.pidfd_open(pid)
-        self._log(f"Starting new server {pid} for user {uid}", pid)
-        server = self._server = Server(pid, uid, process)
+        self._log(f"Starting new server {pid} for user {uid}")
+        server = self._server = Server(pid, process)
         self._selector.register(process, selectors.EVENT_READ, lambda _: self._server_ended(server))
         with open(ready, "rb") as pipe:
             pipe.read()  # until it runs, or has ended
         if program is None:
             self._server_ended(server)
-            return False
-        note("server", pid=pid, uid=uid, daemon=os.getpid())
-        return True
+        else:
+            note("server", pid=pid, uid=uid)
 
     def _become_server(self, program: str | None, ready: int) -> None:
         try:
@@ -313,8 +259,6 @@ class Daemon:
             return
         _, status = os.waitpid(server.pid, 0)
         self._log(f"Server {server.pid} exited with status {os.WEXITSTATUS(status)}")
-        self._status |= os.WEXITSTATUS(status)
-        note("server ended", pid=server.pid)
         self._selector.unregister(server.process)
         os.close(server.process)
         self._server = None
@@ -336,14 +280,10 @@ class Daemon:
             return
         if name in wish["dies"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        if name in wish["answers"]:
-            answer = wish["answers"][name]
-        else:
-            handler = getattr(self, f"_do_{name}", None) if re.fullmatch(r"[a-z_]+", name) else None
-            answer = handler(peer, words[1:]) if handler else [f'Unknown command "{name}"']
+        handler = getattr(self, f"_do_{name}", None) if re.fullmatch(r"[a-z_]+", name) else None
+        answer = handler(peer, words[1:]) if handler else [f'Unknown command "{name}"']
+        answer = wish["answers"].get(name, answer)
         if answer is not None:
-            for text in answer:
-                self._log(text)
             with suppress(OSError):
                 peer.socket.send(("=" + "".join(f"{text}\n" for text in answer)).encode())
 
@@ -395,15 +335,13 @@ class Daemon:
 
 def start_in_background() -> int:
     """Fork the daemon, and wait until it listens or has given up. Returns the exit status."""
-    problem, told_by = os.pipe()
+    ready, told_by = os.pipe()
     if os.fork():
         os.close(told_by)
-        with open(problem) as file:
-            text = file.read()
-        print(text[1:], end="")
-        return int(text[:1] or "1")
+        with open(ready, "rb") as pipe:
+            return 0 if pipe.read() else 1
     os.setsid()
-    os.close(problem)
+    os.close(ready)
 
     def listening() -> None:
         os.write(told_by, b"0")
@@ -413,14 +351,10 @@ def start_in_background() -> int:
             os.dup2(null, standard)
 
     try:
-        status = Daemon().run(listening)
-    except DaemonError as error:
-        os.write(told_by, f"1{error}".encode())
-        status = 1
+        Daemon().run(listening)
     except BaseException:  # noqa: BLE001  nobody would see it
         note("crashed", pid=os.getpid(), text=traceback.format_exc())
-        status = 1
-    os._exit(status)
+    os._exit(0)
 
 
 if __name__ == "__main__":

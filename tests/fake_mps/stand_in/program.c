@@ -5,9 +5,8 @@ nvidia-cuda-mps-control: sends commands that it reads on stdin to the daemon; wi
     -daemon, beside this folder's daemon.py.
 nvidia-cuda-mps-server: stays until it is killed.
 mps_client [--deaf|--tidy] [--stays]: a CUDA program as far as MPS is concerned. At its start it
-    connects to the control daemon of CUDA_MPS_PIPE_DIRECTORY as libcuda does in cuInit, which
-    starts a server if there is none and waits while there is one of another user; without a daemon
-    it goes on without MPS and says nothing to the user. Then it prints a line, "attached PID" or
+    connects to the control daemon of CUDA_MPS_PIPE_DIRECTORY as libcuda does in cuInit; without a
+    daemon it goes on without MPS and says nothing to the user. Then it prints "attached PID" or
     "without PID", and stays until a line comes on stdin, or USR1, or it is terminated by MPS: then
     it ends with status 1, as a program does that looks at its errors.
         --deaf   ignores INT and TERM
@@ -76,7 +75,7 @@ static int become_daemon(char **argv)
     return 127;
 }
 
-/* Returns the exit status that a quit is answered with, once the daemon has gone. */
+/* Returns once the daemon that was told to quit has gone. */
 static int quit(int fd)
 {
     struct ucred daemon;
@@ -88,7 +87,7 @@ static int quit(int fd)
     gone.fd = syscall(SYS_pidfd_open, daemon.pid, 0);
     if (gone.fd >= 0)
         poll(&gone, 1, -1);
-    return atoi(text + 1);
+    return 0;
 }
 
 static int control(int argc, char **argv)

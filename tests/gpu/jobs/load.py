@@ -79,7 +79,6 @@ def seen(kind: str) -> dict[str, Any]:
         "kind": kind,
         "pid": os.getpid(),
         "multiprocessors": _attribute(_MULTIPROCESSOR_COUNT),
-        "multiprocessors_of_torch": torch.cuda.get_device_properties(0).multi_processor_count,
         "variables": {name: text for name, text in os.environ.items() if "CUDA_MPS_" in name},
     }
 
