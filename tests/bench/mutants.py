@@ -275,7 +275,7 @@ def _pytest(copy: Path, log: Path, *arguments: str, limit: float | None = None) 
             process.wait()
             return True
     if process.returncode == pytest.ExitCode.USAGE_ERROR and "failed" not in log.read_text():
-        sys.exit(f"pytest did not start: see {out.name}")
+        sys.exit(f"pytest did not start:\n{Path(out.name).read_text()}")
     return False
 
 

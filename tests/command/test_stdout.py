@@ -24,7 +24,7 @@ PRINTING = [
 ]
 
 
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("arguments", PRINTING, ids=lambda words: " ".join(words[:2]))
 def test_output_that_cannot_be_written(launcher: Launcher, arguments: tuple[str, ...]) -> None:
     """A full disk is one line and status 125, a reader that has gone ends a command by SIGPIPE.
 
