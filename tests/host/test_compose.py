@@ -127,17 +127,6 @@ def project(host: Host, tmp_path: Path) -> Project:
     return Project(host, tmp_path / "mixed", MIXED)
 
 
-def test_each_service_gets_a_lease(project: Project) -> None:
-    """Services with GPUs get as many as they ask for, and see those of their leases alone."""
-    project.up()
-    leased = project.leased()
-    assert {name: len(gpus) for name, gpus in leased.items()} == {"mixed/one": 1, "mixed/two": 2}
-    assert project.gpus("one") == sorted(leased["mixed/one"])
-    assert project.gpus("two") == sorted(leased["mixed/two"])
-    assert not set(project.gpus("one")) & set(project.gpus("two"))
-    assert project.gpus("db") == []
-
-
 def test_example(host: Host, tmp_path: Path) -> None:
     """The services of examples/compose.yaml get leases of their own, for two GPUs and for one."""
     project = Project(host, tmp_path / "ours", {})
