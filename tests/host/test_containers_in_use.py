@@ -127,7 +127,7 @@ def test_waiter_starts_when_a_container_ends(real_host: Host) -> None:
 
 def test_container_in_which_launches_run(host: Host) -> None:
     """A container with GPUs that may ask the engine, as a CI job's, can launch on all of them."""
-    inside = Inside(host.launcher)
+    inside = Inside(host)
     socket_path = host.engine.socket
     options = [*inside.options, *inside.table, "-v", f"{socket_path}:{socket_path}"]
     gpus = [word for uuid in DESCRIBED for word in ("--device", f"nvidia.com/gpu={uuid}")]
