@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conftest import DGX, SHOW, Held, Launcher, complaint, held, until
+from values import cases
 
 from gpulaunch.files.toml import tomllib
 
@@ -154,39 +155,22 @@ def test_jobs_of_a_batch(launcher: Launcher, tmp_path: Path) -> None:
     assert (run.returncode, set(run.stdout.split()) <= {"4", "5"}) == (0, True)
 
 
-def test_profile_of_a_job(launcher: Launcher, tmp_path: Path) -> None:
-    """A profile's number of GPUs counts more than the grant; so does a setting."""
-    with inside(launcher, slurm(gpus="0,1,2,3,4")):
-        assert len(launcher.run(*DGX, "-p", "vgg16", *SHOW).stdout.split(",")) == 5
-        (tmp_path / "three.toml").write_text('name = "three"\ngpus = 3\n')
-        run = launcher.run(*DGX, "-p", str(tmp_path / "three.toml"), *SHOW)
-        assert len(run.stdout.split(",")) == 3
-    with inside(launcher, slurm(gpus="0,1,2,3,4", GPULAUNCH_GPUS="2")):
-        assert len(launcher.run(*DGX, *SHOW).stdout.split(",")) == 2
+@cases(CASES["launches"], "variables", "words", "gpus", "said")
+def test_launch(
+    launcher: Launcher, tmp_path: Path, variables: dict[str, str], words: str, gpus: str, said: str
+) -> None:
+    """What options, settings and a profile make of a grant; without GPUs a row is refused."""
+    (tmp_path / "three.toml").write_text('name = "three"\ngpus = 3\n')
+    with inside(launcher, slurm(**variables)):
+        run = launcher.run(*DGX, *words.split(), *SHOW, cwd=tmp_path)
+    assert (run.returncode, run.stderr) == (0 if gpus else 2, said and f"gpulaunch: {said}\n")
+    assert sorted(run.stdout.strip().split(",")) == gpus.split(",")
 
 
 def test_ignore_engine(launcher: Launcher) -> None:
-    """ignore_engine makes a launch in an engine an ordinary one, which names no job."""
-    with inside(launcher, slurm()):
-        assert launcher.run(*DGX, "-o", "ignore_engine=true", *SHOW).stdout == "0\n"
+    """The lease of a launch that goes past the engine names no job."""
     with inside(launcher, slurm()), held(launcher, *DGX, "-o", "ignore_engine=true"):
         assert [lease["engine_job"] for lease in leases(launcher)] == [None]
-
-
-def test_gpu_that_is_not_there(launcher: Launcher) -> None:
-    """A grant of GPUs that this machine does not have is refused with both."""
-    with inside(launcher, slurm(gpus="9")):
-        run = launcher.run(*DGX, "--", "true")
-    want = "slurm 7.0 was granted GPU 9 on n1, which is none of the 8 of dgx1-v100"
-    assert (run.returncode, run.stderr) == (2, complaint(want))
-
-
-def test_shards_and_share(launcher: Launcher) -> None:
-    """A share that the engine gave is not taken once more: --share says so, and does nothing."""
-    with inside(launcher, slurm(gpus="0", SLURM_SHARDS_ON_NODE="2")):
-        run = launcher.run(*DGX, "--share", "-o", "utilization=30,20", *SHOW)
-    want = "gpulaunch: warning: not shared by gpulaunch: slurm 7.0 shares the GPU already\n"
-    assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", want)
 
 
 def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from conftest import Launcher, until
 from engine import IMAGE, Engine, link_compose
-from test_docker import TOLD_BY_NVML, Host, complaint
+from test_docker import TOLD_BY_NVML, Host, complaint, started
 
 pytest_plugins = ("fake_nvml",)
 
@@ -59,21 +59,9 @@ class Project:
         """Run docker compose through gpulaunch to its end."""
         return self.host.run(*options, "docker", "compose", *arguments, cwd=self.directory)
 
-    def start(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        """Start docker compose through gpulaunch."""
-        line = (*options, "docker", "compose", *arguments)
-        return self.host.start(*line, cwd=self.directory)
-
-    @contextmanager
-    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Yield docker compose through gpulaunch; if it still runs afterwards, end it."""
-        with self.start(*arguments) as launch:
-            try:
-                yield launch
-            finally:
-                if launch.poll() is None:
-                    launch.terminate()
-                    self.host.engine.remove_all()
+    def started(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        """Start docker compose through gpulaunch, and end it with the block."""
+        return started(self.host, "docker", "compose", *arguments, cwd=self.directory)
 
     def plain(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run docker compose without gpulaunch to its end."""
@@ -125,17 +113,6 @@ def host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]:  # no
 def project(host: Host, tmp_path: Path) -> Project:
     """Return a project with a service for one GPU, one for two, and one without."""
     return Project(host, tmp_path / "mixed", MIXED)
-
-
-def test_each_service_gets_a_lease(project: Project) -> None:
-    """Services with GPUs get as many as they ask for, and see those of their leases alone."""
-    project.up()
-    leased = project.leased()
-    assert {name: len(gpus) for name, gpus in leased.items()} == {"mixed/one": 1, "mixed/two": 2}
-    assert project.gpus("one") == sorted(leased["mixed/one"])
-    assert project.gpus("two") == sorted(leased["mixed/two"])
-    assert not set(project.gpus("one")) & set(project.gpus("two"))
-    assert project.gpus("db") == []
 
 
 def test_example(host: Host, tmp_path: Path) -> None:
@@ -237,7 +214,8 @@ def test_two_projects_that_wait_both_finish(host: Host, tmp_path: Path) -> None:
         name: service(**reserved(count=3), command=["sleep", "1"]) for name in ("left", "right")
     }
     projects = [Project(host, tmp_path / name, services) for name in ("first", "second")]
-    launches = [project.start("up", options=("--wait",)) for project in projects]
+    up = ("--wait", "docker", "compose", "up")
+    launches = [host.start(*up, cwd=project.directory) for project in projects]
     for launch in launches:
         _, told = launch.communicate()
         assert launch.returncode == 0, told

@@ -7,18 +7,15 @@ process of these containers uses a GPU, so NVML sees nothing of them.
 import json
 import os
 import signal
-import socket
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, companion_of, held, holders, until, wait_for_end
-from engine import IMAGE, Engine, write_cdi_spec
+from conftest import DGX, Launcher, held, holders, until, wait_for_end
+from engine import IMAGE, write_cdi_spec
 from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host
 from test_docker_nested import Inside
-from test_users import User, accounts, alice, root
 
-__all__ = ["accounts", "alice", "host", "real_host", "root"]
+__all__ = ["host", "real_host"]
 
 pytest_plugins = ("fake_nvml",)
 
@@ -130,7 +127,7 @@ def test_waiter_starts_when_a_container_ends(real_host: Host) -> None:
 
 def test_container_in_which_launches_run(host: Host) -> None:
     """A container with GPUs that may ask the engine, as a CI job's, can launch on all of them."""
-    inside = Inside(host.launcher)
+    inside = Inside(host)
     socket_path = host.engine.socket
     options = [*inside.options, *inside.table, "-v", f"{socket_path}:{socket_path}"]
     gpus = [word for uuid in DESCRIBED for word in ("--device", f"nvidia.com/gpu={uuid}")]
@@ -200,51 +197,3 @@ def test_docker_start_over_a_lease(host: Host) -> None:
         assert (shown["id"], shown["gpus"], shown["leases"]) == (container, [0, 3], [lease])
         assert document["leases"][0]["containers_beside"] == [container]
     assert free_gpus(host.launcher, *DGX) == [1, 2, 4, 5, 6, 7]
-
-
-def test_doctor_tells_of_a_container_that_nobody_watches(host: Host) -> None:
-    """Doctor says of a container without launcher and companion that it is, and how to end it."""
-    script = "echo ready; exec sleep 1000"
-    with host.start("docker", "run", "--init", IMAGE, "sh", "-c", script) as process:
-        assert process.stdout.readline() == "ready\n"
-        lease = host.lease()["id"]
-        (path,) = host.launcher.state.glob("gpulaunch.lease.*")
-        companion = companion_of(host.launcher, process.pid)
-        for pid in (companion, *holders(path) - {companion, process.pid}, process.pid):
-            os.kill(pid, signal.SIGKILL)
-    until(lambda: not holders(path))
-    text = "its launcher and companion are gone, and its container goes on"
-    assert findings(host.launcher, *DGX) == [
-        (f"lease {lease} (root): {text}", f"'gpulaunch free {lease}' ends it")
-    ]
-    done = host.launcher.run("free", lease)
-    assert (done.returncode, findings(host.launcher, *DGX)) == (0, [])
-
-
-# ------------------------------------------------------------------------------ who cannot be asked
-
-
-def test_who_may_not_ask(alice: User, root: Launcher, docker: Engine) -> None:
-    """A user barred from the engine launches as if there were none, and root sees the container."""
-    docker.socket.chmod(0o660)
-    write_cdi_spec(docker.cdi, DESCRIBED)
-    for launcher in (root, alice):
-        launcher.environment["DOCKER_HOST"] = docker.host
-    done = docker.docker("run", *FOREVER, "--device", f"nvidia.com/gpu={DESCRIBED[0]}", *LONG)
-    assert done.returncode == 0, done.stderr
-    assert root.run(*DGX, "-n", "all", *TRUE).returncode == 75
-    done = alice.run(*DGX, "-n", "all", *TRUE)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_engine_that_hangs(launcher: Launcher, tmp_path: Path) -> None:
-    """A launch gives an engine that hangs two seconds, and one line says so."""
-    address = str(tmp_path / "s")
-    launcher.environment["DOCKER_HOST"] = f"unix://{address}"
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(address)
-        listener.listen(64)
-        done = launcher.run(*DGX, "-n", "all", *TRUE)
-    late = f"cannot reach the Docker Engine at {address}: no answer in 2 s"
-    limits = "GPUs of containers count only where they are seen in use"
-    assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {late}: {limits}\n")

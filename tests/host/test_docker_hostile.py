@@ -5,9 +5,9 @@ docker's client is a script, so that only what gpulaunch makes of the lies is se
 """
 
 import functools
+import itertools
 import json
 import os
-import pwd
 import re
 import shutil
 import signal
@@ -22,8 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, held, holders, some_of, until, wait_for_end
-from engine import IMAGE, Engine
+from conftest import DGX, Launcher, held, some_of, until
+from engine import IMAGE
 from test_docker import complaint
 from test_docker_faults import (
     BUSY,
@@ -31,6 +31,7 @@ from test_docker_faults import (
     FREE,
     RUN,
     Containers,
+    host,
     kill_watcher,
     marked,
     watcher_of,
@@ -41,24 +42,17 @@ from gpulaunch.machine.find import find_machine
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import as_list
 
+__all__ = ["host"]
+
 MACHINE = find_machine("dgx1-v100", print)
 UUIDS = [gpu.uuid for gpu in MACHINE.topology.gpus]
 LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
 FORGED_ID = "ffffffffffff"
 SECRET = "hunter2"
-START = (*DGX, "-q", "docker", "start", "job")
+START = ("-q", "docker", "start", "job")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to forge others' records")
-
-
-@pytest.fixture
-def launcher(tmp_path: Path, docker: Engine) -> Iterator[Containers]:
-    """Yield a launcher with the engine that all tests share; nothing of it stays."""
-    launcher = Containers(tmp_path, docker)
-    yield launcher
-    docker.remove_all()
-    end_all_of(launcher)
 
 
 def end_all_of(launcher: Launcher) -> None:
@@ -100,124 +94,106 @@ def forge(
     return path
 
 
-def engine_id(launcher: Containers) -> str:
-    return launcher.engine.ask("GET", "/info")[1]["ID"]
-
-
-def make(launcher: Containers, *options: str) -> None:
-    """Make a container called job, by docker alone."""
-    done = launcher.engine.docker("create", "--name", "job", "--init", *options, *FOREVER)
-    assert done.returncode == 0, done.stderr
+def engine_id(host: Containers) -> str:
+    return host.engine.ask("GET", "/info")[1]["ID"]
 
 
 # ------------------------------------------------------------------------------------------- labels
 
 
-def test_label_names_no_file(launcher: Containers) -> None:
+def test_label_names_no_file(host: Containers) -> None:
     """Whatever a container's label says, docker start makes an ordinary lease and no other file."""
-    (launcher.state / "gpulaunch.lease.a").mkdir()
-    launcher.environment["GPULAUNCH_HISTORY"] = "false"
-    before = set(launcher.state.parent.iterdir())
+    (host.launcher.state / "gpulaunch.lease.a").mkdir()
+    host.environment["GPULAUNCH_HISTORY"] = "false"
+    before = set(host.launcher.state.parent.iterdir())
     gpus = f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}"
-    make(launcher, "--label", f"{LEASE_LABEL}=a/../../outside", "--label", gpus)
-    done = launcher.run(*START)
-    assert (done.returncode, done.stderr, launcher.container()) == (0, "", "running")
-    lease = launcher.lease()
+    forged = ("--label", f"{LEASE_LABEL}=a/../../outside", "--label", gpus)
+    host.do("create", "--name", "job", "--init", *forged, *FOREVER)
+    done = host.run(*START)
+    assert (done.returncode, done.stderr, host.state("job")) == (0, "", "running")
+    lease = host.lease()
     assert (lease["gpus"], re.fullmatch("[0-9a-f]{12}", lease["id"]) is not None) == ([0, 3], True)
-    assert set(launcher.state.parent.iterdir()) == before
-    assert launcher.can_take_all() == (75, BUSY)
-    launcher.engine.docker("rm", "--force", "job")
-    until(lambda: launcher.records() == ["gpulaunch.lease.a"])
+    assert set(host.launcher.state.parent.iterdir()) == before
+    assert host.can_take_all() == (75, BUSY)
+    host.engine.docker("rm", "--force", "job")
+    until(lambda: host.launcher.records() == ["gpulaunch.lease.a"])
 
 
 # ------------------------------------------------------------------------------------- docker start
 
 
-def test_start_after_stop(launcher: Containers) -> None:
+def test_start_after_stop(host: Containers) -> None:
     """However soon after docker stop a container starts again, it has a lease while it runs."""
-    run = (*DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name")
+    run = ("docker", "run", "-d", "--gpus", "2", "--init", "--name")
     begins = {"at-once": ("start", 0), "late": ("restart", START_FOLLOWS_S - 0.1)}
     for name in begins:
-        assert launcher.run(*run, name, *FOREVER).returncode == 0
-    first = {lease["container_name"]: lease["uuids"] for lease in launcher.leases()}
-    launcher.engine.docker("stop", *begins)
+        assert host.run(*run, name, *FOREVER).returncode == 0
+    first = {lease["container_name"]: lease["uuids"] for lease in host.leases()}
+    host.engine.docker("stop", *begins)
     for name, (word, delay_s) in begins.items():
         time.sleep(delay_s)  # the later one meets a watcher that is about to let go
-        done = launcher.run(*DGX, "docker", word, name)
+        done = host.run("docker", word, name)
         assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
     time.sleep(START_FOLLOWS_S)  # a watcher that had not noticed would let go by now
-    leases = launcher.leases()
+    leases = host.leases()
     assert {lease["container_state"] for lease in leases} == {"running"}
     assert {lease["container_name"]: lease["uuids"] for lease in leases} == first
-    launcher.engine.docker("rm", "--force", *begins)
-    launcher.await_free()
+    host.engine.docker("rm", "--force", *begins)
+    host.await_free()
 
 
-def test_two_starts_at_once(launcher: Containers) -> None:
+def test_two_starts_at_once(host: Containers) -> None:
     """Of two who start a container again at once, at least one does, and it has one lease."""
-    launcher.detach()
-    launcher.engine.docker("stop", "job")
-    starts = [launcher.start(*START) for _ in range(2)]
+    host.detach()
+    host.engine.docker("stop", "job")
+    starts = [host.start(*START) for _ in range(2)]
     ends = [(start.communicate()[1], start.returncode) for start in starts]
     assert {0} <= {status for _, status in ends} <= {0, 75}, ends
     assert not any("Traceback" in text for text, _ in ends)
-    assert (launcher.container(), len(launcher.lease()["gpus"])) == ("running", 2)
-    assert launcher.can_take_all() == (75, BUSY)
-    launcher.engine.docker("rm", "--force", "job")
-    launcher.await_free()
+    assert (host.state("job"), len(host.lease()["gpus"])) == ("running", 2)
+    assert host.can_take_all() == (75, BUSY)
+    host.engine.docker("rm", "--force", "job")
+    host.await_free()
 
 
-def test_start_in_spite_of_a_forged_lease(launcher: Containers) -> None:
+def test_start_in_spite_of_a_forged_lease(host: Containers) -> None:
     """Another user's forged record under the id on a container's label is no lease for it."""
-    lease = launcher.detach()
-    launcher.engine.docker("kill", "job")
-    launcher.await_free()
-    launcher.engine.docker("run", "-d", "--name", "keeper", "--init", *FOREVER)
-    at = engine_id(launcher)
-    record = forge(launcher, at, (), lease_id=lease["id"], user_id=12345, container="keeper")
-    done = launcher.run(*START)
-    assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
+    lease = host.detach()
+    host.engine.docker("kill", "job")
+    host.await_free()
+    host.engine.docker("run", "-d", "--name", "keeper", "--init", *FOREVER)
+    at = engine_id(host)
+    record = forge(host.launcher, at, (), lease_id=lease["id"], user_id=12345, container="keeper")
+    done = host.run(*START)
+    assert (done.returncode, host.state("job")) == (0, "running"), done.stderr
     record.unlink(missing_ok=True)  # as its owner may at any time
-    assert launcher.lease()["uuids"] == lease["uuids"]
-    assert launcher.can_take_all() == (75, BUSY)
-    launcher.engine.docker("rm", "--force", "job")
-    launcher.await_free()
+    assert host.lease()["uuids"] == lease["uuids"]
+    assert host.can_take_all() == (75, BUSY)
+    host.engine.docker("rm", "--force", "job")
+    host.await_free()
 
 
-def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
+def test_start_and_a_waiter_that_looked_before(host: Containers) -> None:
     """A waiter that saw a container end does not get its GPUs once it has been started again."""
-    with held(launcher, *DGX) as other:
-        assert launcher.run(*RUN, "-d", *FOREVER).returncode == 0
-        watcher = watcher_of_only(launcher, other.process.pid)
-        os.kill(watcher, signal.SIGKILL)
-        wait_for_end(watcher)
-        launcher.engine.docker("kill", "job")
-        waiter = launcher.start(*DGX, "-n", "all", "--wait", "--", "true")
+    with held(host.launcher, *DGX) as other:
+        assert host.run(*RUN, "-d", *FOREVER).returncode == 0
+        kill_watcher(host, other.process.pid)
+        host.engine.docker("kill", "job")
+        waiter = host.start("-n", "all", "--wait", "--", "true")
         assert "waiting as number 1" in waiter.stderr.readline()
         waiter.send_signal(signal.SIGSTOP)  # so that it bars nobody
         until(lambda: status_of(waiter.pid) == "T")
-        done = launcher.run(*START)
-        assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
-        watcher = watcher_of_only(launcher, other.process.pid)
-        os.kill(watcher, signal.SIGKILL)
-        wait_for_end(watcher)
+        done = host.run(*START)
+        assert (done.returncode, host.state("job")) == (0, "running"), done.stderr
+        kill_watcher(host, other.process.pid)
         waiter.send_signal(signal.SIGCONT)
     time.sleep(1.5)
-    assert (waiter.poll(), launcher.container()) == (None, "running")
-    assert launcher.can_take_all()[0] == 75
-    launcher.engine.docker("rm", "--force", "job")
+    assert (waiter.poll(), host.state("job")) == (None, "running")
+    assert host.can_take_all()[0] == 75
+    host.engine.docker("rm", "--force", "job")
     waiter.communicate()
     assert waiter.returncode == 0
-    assert launcher.can_take_all() == FREE
-
-
-def watcher_of_only(launcher: Containers, other: int) -> int:
-    """Return the watcher of the only container, where another job has a lease, too."""
-    records = [launcher.state / name for name in launcher.records() if ".lease." in name]
-    (watcher,) = {
-        pid for record in records for pid in holders(record) if other not in holders(record)
-    }
-    return watcher
+    assert host.can_take_all() == FREE
 
 
 def status_of(pid: int) -> str:
@@ -227,38 +203,35 @@ def status_of(pid: int) -> str:
 # ------------------------------------------------------------------------------------ docker commit
 
 
-def test_committed_image(launcher: Containers) -> None:
-    """Containers of an image committed from a launched one hold no lease, and outlive its end."""
-    lease = launcher.detach()
-    engine = launcher.engine
-    engine.docker("commit", "job", "committed:1")
-    engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
-    engine.docker("create", "--name", "made", "committed:1", "sleep", "1000")
-    assert engine.docker("rmi", "--force", "committed:1").returncode == 0
-    assert (launcher.lease()["id"], launcher.lease()["container_name"]) == (lease["id"], "job")
-    assert "copy" not in launcher.run("status", *DGX).stdout
-    assert launcher.run("free", lease["id"]).returncode == 0
-    states = [engine.state(name) for name in ("job", "copy", "made")]
-    assert (launcher.records(), states) == ([], ["exited", "running", "created"])
-    assert launcher.can_take_all() == FREE
-    done = launcher.run(*DGX, "docker", "start", "made")  # as docker alone would: it has no GPUs
-    assert (done.returncode, launcher.records(), engine.state("made")) == (0, [], "running")
+@pytest.mark.parametrize("end", ["free", "rm", "rm, unwatched"])
+def test_committed_image(host: Containers, end: str) -> None:
+    """Containers of an image committed from a launched one hold no lease, and outlive its end.
 
-
-def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
-    """A container of a committed image does not keep the first one's lease, watched or not."""
-    engine = launcher.engine
-    for watched in (True, False):
-        launcher.detach()
-        engine.docker("commit", "job", "committed:1")
-        engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
-        if not watched:
-            kill_watcher(launcher)
-        engine.docker("rm", "--force", "job")
-        if watched:
-            launcher.await_free()
-        assert (launcher.can_take_all(), engine.state("copy")) == (FREE, "running")
-        engine.docker("rm", "--force", "copy")
+    Nor do they keep its lease, watched or not.
+    """
+    lease = host.detach()
+    host.do("commit", "job", "committed:1")
+    host.do("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+    host.do("create", "--name", "made", "committed:1", "sleep", "1000")
+    host.do("rmi", "--force", "committed:1")
+    assert (host.lease()["id"], host.lease()["container_name"]) == (lease["id"], "job")
+    assert "copy" not in host.run("status").stdout
+    if end == "rm, unwatched":
+        kill_watcher(host)
+    if end == "free":
+        assert host.run("free", lease["id"]).returncode == 0
+        assert host.launcher.records() == []
+    else:
+        host.do("rm", "--force", "job")
+    if end == "rm":
+        host.await_free()
+    assert (host.can_take_all(), host.state("copy"), host.state("made")) == (
+        FREE,
+        "running",
+        "created",
+    )
+    done = host.run("docker", "start", "made")  # as docker alone would: it has no GPUs
+    assert (done.returncode, host.launcher.records(), host.state("made")) == (0, [], "running")
 
 
 # ------------------------------------------------------------------------------- secrets, and files
@@ -266,50 +239,37 @@ def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
 SPELLINGS = "-e A1=V -eA2=V -e=A3=V --env A4=V --env=A5=V -ie A6=V -ieA7=V -e V=V"
 
 
-def test_variables_stay_secret(launcher: Containers) -> None:
+def test_variables_stay_secret(host: Containers) -> None:
     """The values of variables, however spelled, are in the container, not in record or status."""
     words = [word.replace("V", SECRET) for word in SPELLINGS.split()]
-    launcher.detach(*words)
-    (name,) = launcher.records()
-    seen = [(launcher.state / name).read_text()]
-    with launcher.start(
-        *DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true"
-    ) as waiter:
+    host.detach(*words)
+    (name,) = host.launcher.records()
+    seen = [(host.launcher.state / name).read_text()]
+    with host.start("-n", "all", "--wait", "docker", "run", *words, IMAGE, "true") as waiter:
         seen.append(waiter.stderr.readline())
-        until(lambda: len(launcher.records()) == 2)
-        seen += [(launcher.state / name).read_text() for name in launcher.records()]
-        seen += [
-            launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))
-        ]
+        until(lambda: len(host.launcher.records()) == 2)
+        seen += [(host.launcher.state / name).read_text() for name in host.launcher.records()]
+        seen += [host.run("status", *json_or_not).stdout for json_or_not in ((), ("--json",))]
         waiter.terminate()
         seen += waiter.communicate()
-    shown = launcher.lease()["command"]
     assert not any(f"={SECRET}" in text for text in seen), seen
-    assert [word for word in shown if "A" in word or SECRET in word] == [
-        "A1=...",
-        "-eA2=...",
-        "-e=A3=...",
-        "A4=...",
-        "--env=A5=...",
-        "A6=...",
-        "-ieA7=...",
-        f"{SECRET}=...",
-    ]
-    inside = launcher.engine.inspect("job")["Config"]["Env"]
+    shown = SPELLINGS.replace("=V", "=...").replace("V", SECRET)
+    assert shown in " ".join(host.lease()["command"])
+    inside = host.engine.inspect("job")["Config"]["Env"]
     assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(inside)
 
 
-def test_relative_socket(launcher: Containers) -> None:
+def test_relative_socket(host: Containers) -> None:
     """With a relative DOCKER_HOST the lease ends with the container, wherever its watcher works."""
-    launcher.environment["DOCKER_HOST"] = "unix://docker.sock"
-    run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "job", "--init", *FOREVER)
-    done = launcher.run(*run, cwd=launcher.engine.directory)
+    host.environment["DOCKER_HOST"] = "unix://docker.sock"
+    run = ("-q", "docker", "run", "-d", "--gpus", "2", "--name", "job", "--init", *FOREVER)
+    done = host.run(*run, cwd=host.engine.directory)
     assert (done.returncode, done.stderr) == (0, "")
-    shown = launcher.run("status", *DGX, "--json", cwd=launcher.engine.directory)
+    shown = host.run("status", "--json", cwd=host.engine.directory)
     (lease,) = json.loads(shown.stdout)["leases"]
     assert (lease["container_state"], lease["container_problem"]) == ("running", None)
-    launcher.engine.docker("kill", "job")
-    launcher.await_free()
+    host.engine.docker("kill", "job")
+    host.await_free()
 
 
 NO_NAMES = (
@@ -320,45 +280,45 @@ NO_NAMES = (
 )
 
 
-def test_names_that_are_none(launcher: Containers) -> None:
+def test_names_that_are_none(host: Containers) -> None:
     """What cannot be a name is docker's error, or one line of gpulaunch's own with 125."""
     for words in NO_NAMES:
-        done = launcher.run(*DGX, "-q", "docker", *words)
+        done = host.run("-q", "docker", *words)
         if done.stderr.startswith("gpulaunch: "):
             assert (done.returncode, complaint(done) != "") == (125, True), words
         else:
-            bare = launcher.engine.docker(*words, errors="surrogateescape")
+            bare = host.engine.docker(*words, errors="surrogateescape")
             assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr), words
-    assert launcher.records() == []
+    assert host.launcher.records() == []
 
 
 # -------------------------------------------------------------------------------- nested, and quiet
 
 
-def test_container_of_a_nested_launch(launcher: Containers) -> None:
+def test_container_of_a_nested_launch(host: Containers) -> None:
     """A container that a job has started keeps lease and watcher after the job, until it ends."""
     inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
     outer = ("-q", "-n", "2", "--only", "4,5")
-    done = launcher.run(*DGX, *outer, "--", "sh", "-c", inner)
+    done = host.run(*outer, "--", "sh", "-c", inner)
     assert done.returncode == 0, done.stderr
-    assert launcher.lease()["gpus"] == [4]
-    os.kill(watcher_of(launcher), 0)
-    assert launcher.can_take_all()[0] == 75
-    assert launcher.run(*DGX, "-n", "7", "--", "true").returncode == 0
-    launcher.engine.docker("rm", "--force", "job")
-    launcher.await_free()
+    assert host.lease()["gpus"] == [4]
+    os.kill(watcher_of(host), 0)
+    assert host.can_take_all()[0] == 75
+    assert host.run("-n", "7", "--", "true").returncode == 0
+    host.engine.docker("rm", "--force", "job")
+    host.await_free()
 
 
-def test_record_names_a_container(launcher: Containers) -> None:
+def test_record_names_a_container(host: Containers) -> None:
     """A forged record that names a real container stops no launch, and ends no other's process."""
-    make(launcher)
-    engine = engine_id(launcher)
+    host.do("create", "--name", "job", *FOREVER)
+    engine = engine_id(host)
     for container in ("\ud800", "../x", "x" * 5000, "\x1b[2J", "job"):
-        forge(launcher, engine, user_id=12345, container=container)
-        for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
-            done = launcher.run(*words)
+        forge(host.launcher, engine, user_id=12345, container=container)
+        for words in (ONE, ("-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
+            done = host.run(*words)
             assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False), words
-        assert launcher.container() == "created"
+        assert host.state("job") == "created"
 
 
 # --------------------------------------------------------------------------------- engines that lie
@@ -600,17 +560,6 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
     return launcher
 
 
-def nobody() -> Iterator[int]:
-    """Yield ids of users that do not exist."""
-    first = 1_900_000_000 + 100 * os.getpid()  # other sessions may be at it, too
-    for user_id in range(first, first + 100):
-        try:
-            pwd.getpwuid(user_id)
-        except KeyError:
-            if not Path(f"/run/user/{user_id}").exists():
-                yield user_id
-
-
 Told = Mapping[tuple[str, str, str], Outcome]
 OWN, STRANGE = "the user's own", "a stranger's"
 FIFTH = 5
@@ -631,7 +580,7 @@ def told_by(every: int) -> Iterator[Told]:
     with ExitStack() as stack:
         waiting = stack.enter_context(ThreadPoolExecutor(24))
         working = stack.enter_context(ThreadPoolExecutor(2 * (os.cpu_count() or 1)))
-        ids = nobody()
+        ids = itertools.count(1_900_000_000 + 100 * os.getpid())  # users that do not exist
         some = set(some_of(list(LIES), every, SLOW))
         for lie, talk in {**LIES, **EVENTS}.items():
             for whose in (OWN, STRANGE) if lie in some else (OWN,):
@@ -675,6 +624,7 @@ def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
     if (lie, one.returncode) != (CLEAR, 75):
         assert one.returncode == 0, one
         assert all(UNKNOWN in line for line in one.stderr.splitlines()), one
+    assert whose == STRANGE or lie not in SLOW or f"no answer in 2 s: {UNKNOWN}" in one.stderr, one
 
 
 @pytest.mark.parametrize("lie", LIES)

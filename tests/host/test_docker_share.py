@@ -16,7 +16,7 @@ import pytest
 from conftest import Launcher, until, wait_for_end
 from engine import IMAGE, Engine
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
-from test_docker import TOLD_BY_NVML, Host, complaint, freed, host, variables
+from test_docker import TOLD_BY_NVML, Host, complaint, freed, host, started, variables
 
 __all__ = ["host"]
 
@@ -57,18 +57,6 @@ def pid_in(host: Host, container: str) -> int:
 
 
 @contextmanager
-def started(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
-    """Yield a launch; end it and its container with the block."""
-    with host.start(*arguments, **options) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                host.engine.remove_all()
-                process.kill()
-
-
-@contextmanager
 def attached(
     host: Host, mps: FakeMps, *, flags: tuple[str, ...] = (), words: tuple[str, ...] = (), **options
 ) -> Iterator[subprocess.Popen[str]]:
@@ -103,16 +91,6 @@ def test_what_the_container_finds(host: Host) -> None:
     }
     assert host.labels("job")["io.gpulaunch.share"] == "40"
     assert host.launcher.records() == []
-
-
-def test_two_containers_share_one_gpu(host: Host) -> None:
-    """Two light containers get one GPU; one that does not share gets another."""
-    for _ in range(2):
-        host.detached(*DOCKER, "-d", IMAGE, "sleep", "1000")
-    host.detached("docker", "run", "-d", IMAGE, "sleep", "1000")
-    alone, *together = sorted(host.leases(), key=lambda lease: lease["shared"])
-    assert [(lease["shared"], lease["gpus"]) for lease in together] == [(True, [0])] * 2
-    assert (alone["shared"], 0 in alone["gpus"]) == (False, False)
 
 
 # ---------------------------------------------------------------------------------- what is refused
@@ -247,17 +225,6 @@ def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert real_host.do("inspect", "--format", "{{.State.ExitCode}}", "job") == "5"
     assert fake_mps.commands("terminate_client") == []
-    await_no_daemon(fake_mps)
-
-
-def test_cancelled_by_ci(real_host: Host, fake_mps: FakeMps) -> None:
-    """Where CI=true, a killed launcher takes its container along, off MPS first."""
-    real_host.environment.update({"CI": "true", "GPULAUNCH_GRACE": "0.2s"})
-    with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
-        (client,) = fake_mps.attached()
-        process.kill()
-        real_host.await_free()
-    assert fake_mps.ended_safely(client.pid), fake_mps.events(pid=client.pid)
     await_no_daemon(fake_mps)
 
 

@@ -166,12 +166,6 @@ def rootless(alice: User, alice_store: Store) -> Iterator[Host]:  # noqa: F811
     remove_all(alice_store, alice)
 
 
-@pytest.fixture(params=["rootful", "rootless"])
-def host(request: pytest.FixtureRequest) -> Host:
-    """Yield root's podman, then a user's."""
-    return request.getfixturevalue(request.param)
-
-
 # ------------------------------------------------------------------------------------ like podman
 
 
@@ -198,13 +192,13 @@ def test_only_gpus_labels_and_lease_are_added(rootless: Host) -> None:
     ]
 
 
-def test_the_container_sees_its_gpus_alone(host: Host) -> None:
+def test_the_container_sees_its_gpus_alone(rootless: Host) -> None:
     """Its GPUs are in the container, and no others; they are free when it has ended."""
-    done = host.run("-n", "2", "podman", "run", "--rm", IMAGE, *SHOW)
+    done = rootless.run("-n", "2", "podman", "run", "--rm", IMAGE, *SHOW)
     assert (done.returncode, done.stderr) == (0, "")
     want = [f"FAKE_GPU_0={UUIDS[0]}", f"FAKE_GPU_3={UUIDS[3]}", "nvidia0", "nvidia3"]
     assert done.stdout.split() == want
-    assert host.launcher.records() == []
+    assert rootless.launcher.records() == []
 
 
 def test_gpus_by_index(rootful: Host, tmp_path: Path) -> None:

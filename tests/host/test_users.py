@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import pytest
 from agent import Agent, talk
-from conftest import DGX, SHOW, VGG, Held, Launcher, complaint, held, holders, until, wait_for_end
-from engine import IMAGE, Engine
+from conftest import DGX, SHOW, VGG, Launcher, complaint, held, holders, until, wait_for_end
+from engine import IMAGE, Engine, write_cdi_spec
 
 pytest_plugins = ("fake_nvml",)
 
@@ -232,15 +232,6 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def kill_both(job: Held) -> None:
-    """Kill the companion, the launcher and the job, and return when the last two have ended."""
-    os.kill(job.companion(), signal.SIGKILL)
-    job.process.kill()
-    job.process.wait()
-    os.kill(job.job_pid, signal.SIGKILL)
-    wait_for_end(job.job_pid)
-
-
 # Two users
 
 
@@ -297,7 +288,10 @@ def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
 
 
 def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine) -> None:
-    """A container's lease stays taken for a user barred from the engine, and status says why."""
+    """A container's lease stays taken for a user barred from the engine, and status says why.
+
+    Of containers without a lease this user's launches know nothing, and say nothing.
+    """
     docker.socket.chmod(0o660)
     path = root.environment["PATH"]
     root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
@@ -316,6 +310,12 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
     docker.remove_all()
     statuses = [user.run(*DGX, *SHOW).returncode for user in (alice, root, alice)]
     assert statuses == [75, 0, 0]
+
+    write_cdi_spec(docker.cdi, ["GPU-dgx1-v100-0"])
+    device = ("--device", "nvidia.com/gpu=GPU-dgx1-v100-0")
+    assert docker.docker("run", "-d", *device, IMAGE, "sleep", "1000").returncode == 0
+    assert root.run(*ALL, *SHOW).returncode == 75
+    assert outcome(alice.run(*ALL, "--", "true")) == (0, "", "")
 
 
 def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
@@ -459,7 +459,7 @@ def test_dead_records_of_others(alice: User, bob: User, root: Launcher) -> None:
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         waiter.kill()
         waiter.wait()
-        kill_both(job)
+        job.kill_all()
         dead = alice.records()
         with bob.doing(OPEN, dead[0], "lock"):
             assert status(bob)["leases"] == []
