@@ -294,6 +294,9 @@ def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
     assert launcher.run("--only", "0", "--", "true").stderr == ""
     assert launcher.run("--topology", "dgx1-v100", "-p", "vgg16", "--", "true").stderr == ""
     assert launcher.run("--only", "0", "--name", "..", "--", "true").stderr == ""
+    by_path = launcher.state.parent / "by_path.toml"
+    by_path.write_text('name = "by_path"\n')
+    assert launcher.run("--only", "0", "-p", str(by_path), "--", "true").stderr == ""
     learns = ("--only", "0", "-p", "vgg16", "-n", "1", "--")
     assert launcher.run(*learns, "false").stderr == ""
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch/profiles")

@@ -12,6 +12,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
+from gpulaunch.leases.record_fields import shortened
 from gpulaunch.process.identity import Process
 from gpulaunch.show.history_table import history_table
 from gpulaunch.show.terminal import draw
@@ -188,3 +189,11 @@ def test_which_launch_is_meant() -> None:
     assert find_past("cccc", launches).key == "cccc00000003"  # it has no lease yet
     with pytest.raises(UsageError, match="'feed' may be any of feed00000001, feed00000002"):
         find_past("feed", launches)
+
+
+def test_a_long_command_is_cut() -> None:
+    """A record keeps so many characters of a command; where it is cut, dots say so."""
+    command = ["python", "train.py"]
+    assert shortened(command, len("python train.py")) == command
+    assert shortened(command, len("python train")) == ["python", "train..."]
+    assert shortened(command, len("python")) == ["python", "..."]

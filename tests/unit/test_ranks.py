@@ -47,6 +47,7 @@ def test_first_rank_decides_for_all() -> None:
     group = uuids((7, 2, 5, 4))
     first = held((5,), job(2, group=group))
     assert [of(ask(job(rank), first)) for rank in (0, 1, 3)] == [(7,), (2,), (4,)]
+    assert ask(job(3), first).reason.startswith("rank 3 of slurm 4711.0, of 4 on this node: ")
     use = [OutsideUse("GPU-7", "pid 7, bob")]
     assert of(ask(job(1), first, outside=use)) == (2,)
     assert of(ask(job(0), first, outside=use)) == (
