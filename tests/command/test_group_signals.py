@@ -1,5 +1,6 @@
 """A signal reaches the job once, whether the whole process group gets it or the launcher alone."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, children, until
-from test_api import held_lock, waits_for_the_lock
+from test_api import waits_for_the_lock
 
 from gpulaunch.process.companion import WITNESS
 from gpulaunch.process.system import pending_signals, program_of, stat_fields
@@ -111,21 +112,22 @@ def test_many_inherited_descriptors(launcher: Launcher) -> None:
 
 def test_before_the_job_starts(launcher: Launcher) -> None:
     """A signal to the group that comes while the job waits for its lease reaches it once."""
-    with held_lock(os.open(launcher.state, os.O_RDONLY)) as let_go:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # the launch inherits it
-        process = subprocess.Popen(
-            [launcher.script, *ONE, COUNTS, "USR1"],
-            env=launcher.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-        until(lambda: waits_for_the_lock(process.pid))
-        os.killpg(process.pid, signal.SIGUSR1)
-        (job,) = children(process.pid)
-        assert pending_signals(job) == {signal.SIGUSR1}
-        let_go()
+    directory = os.open(launcher.state, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # the launch inherits it
+    process = subprocess.Popen(
+        [launcher.script, *ONE, COUNTS, "USR1"],
+        env=launcher.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    until(lambda: waits_for_the_lock(process.pid))
+    os.killpg(process.pid, signal.SIGUSR1)
+    (job,) = children(process.pid)
+    assert pending_signals(job) == {signal.SIGUSR1}
+    os.close(directory)
     assert process.stdout.readline() == f"{job} ready\n"
     os.kill(process.pid, signal.SIGRTMIN)
     assert process.stdout.readline() == "1\n"
