@@ -92,6 +92,9 @@ def test_status_and_those_who_wait_are_told(launcher) -> None:
     """Everybody reads since when, from one minute on; a refused launch is told after 30 min."""
     with running(launcher, "-n", "8"):
         assert idle_since(launcher) == [None]
+        busy_s = int(time.time()) - HOUR_S / 3
+        os.utime(record_of(launcher), (busy_s, busy_s))
+        assert "idle" not in launcher.run("-n", "1", "--", "true").stderr
         busy_s = int(time.time()) - 3 * HOUR_S
         os.utime(record_of(launcher), (busy_s, busy_s))
         since = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(busy_s))
