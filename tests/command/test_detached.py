@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from conftest import DGX, Launcher, complaint, until, wait_for_end
+from conftest import DGX, Launcher, complaint, held, until, wait_for_end
 
 QUIET = ("-qd", *DGX)
 
@@ -400,6 +400,22 @@ def test_notify(site: Site) -> None:
         assert end.pop("EVENT_DURATION_S").isdecimal()
         ended = {"EVENT": event, "EVENT_EXIT_STATUS": status}
         assert end == about | ended
+
+
+def test_notify_of_a_wait_in_vain(site: Site) -> None:
+    """A launch that has waited, and gets nothing, is told of; one that is refused at once is not.
+
+    Nothing is said then of a lease, GPUs and a duration.
+    """
+    os.mkfifo(site.home / "heard")
+    notify = ("--notify", f"env | grep ^GPULAUNCH_EVENT >{site.home / 'heard'}")
+    with held(site.launcher, *DGX, "-n", "8"):
+        assert site.launcher.run(*DGX, *notify, "--", "true").returncode == 75
+        waits = (*DGX, *notify, "--wait-timeout", "0.1s", "--name", "a", "--", "true")
+        assert site.launcher.run(*waits).returncode == 124
+        text = (site.home / "heard").read_text()
+    heard = re.findall(r"GPULAUNCH_EVENT_?(\w*)=(\S*)", text)
+    assert sorted(heard) == [("", "failure"), ("EXIT_STATUS", "124"), ("NAME", "a")]
 
 
 def test_a_notification_that_hangs_holds_nothing(site: Site) -> None:

@@ -70,7 +70,10 @@ def test_which_states_hold_gpus(
 ) -> None:
     """Podman's states and policies say whether a container holds its GPUs."""
     state = {"Status": status, "Pid": 5, "ConmonPid": 4, "ExitCode": exit_status}
-    made_with = {"Labels": None, "CreateCommand": ["podman", made_by, "--gpus", "2", "bb:1"]}
+    made_with = {
+        "Labels": None,
+        "CreateCommand": ["podman", *made_by.split(), "--gpus", "2", "bb:1"],
+    }
     found = parse_inspected(
         {
             "Id": "c" * 64,

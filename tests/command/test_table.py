@@ -115,6 +115,18 @@ def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
     os.close(reader)
 
 
+def test_own_leases_are_live(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead leases are none of those among which companions and programs look for their own."""
+    document = record(launcher) | {"id": LEASE[-12:]}
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    table = open_table(described=True, warn=print)
+    for live in (True, False):
+        descriptor = put(launcher, LEASE, json.dumps(document).encode(), live=live)
+        assert len(table.own_leases()) == live
+        os.close(descriptor)
+        (launcher.state / LEASE).unlink()
+
+
 def test_a_ticket_of_a_later_version_keeps_its_place(launcher: Launcher) -> None:
     """A ticket with keys and forms that nobody knows yet bars those that come later."""
     later = record(launcher) | {"id": TICKET[-12:], "number": 1, "gpus": 8}

@@ -42,6 +42,7 @@ def test_many_are_told_in_short() -> None:
     users = [lease(f"a{i}", i, user_id=4_000_000 + i, **NO_DATE) for i in range(7)]
     *told, rest = who_has_what(box(), Snapshot(users, []), None)
     assert (len(told), rest) == (5, "and 2 more users")
+    assert who_has_what(box(), Snapshot(users[:5], []), None) == told
     jobs = [lease(f"a{i}", i, user_id=4_000_000, **NO_DATE) for i in range(6)]
     waiting = [ticket(i, user_id=4_000_000) for i in range(8)]
     first, second = who_has_what(box(), Snapshot(jobs, waiting), None)
