@@ -59,6 +59,9 @@ def test_what_is_in_the_way_inside_a_lease() -> None:
     assert [line.partition(" has ")[2] for line in who_has_what(box(), seen, job)] == [
         "GPUs 0-1 (inner for ?)"
     ]
+    assert [line.partition(" has ")[2] for line in who_has_what(box(), seen, inner)] == [
+        "GPU 0 (train for ?)"
+    ]
     assert [line.partition(" has ")[2] for line in who_has_what(box(), seen, None)] == [
         "GPUs 0-2,5 (train for ?, train for ?)"
     ]
