@@ -27,10 +27,12 @@ from gpulaunch.process.system import boot_id
 
 def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
     """Make a record by hand, locked if live; return the descriptor that keeps it so."""
-    descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    made = launcher.state.parent / "made"
+    descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(descriptor, content)
     if live:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock(fcntl.F_WRLCK))
+    made.rename(launcher.state / name)  # only now: others remove a record that nobody has locked
     return descriptor
 
 

@@ -19,6 +19,7 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
+from gpulaunch.process.system import user_name
 from gpulaunch.sharing.mps_daemon import Daemon
 from gpulaunch.sharing.share_group import KEPT_S, recall_hang
 
@@ -517,7 +518,8 @@ def test_an_orphan_in_exclusive_process_mode(
     fake_mps.tell_nvml(dgx1_v100)
     assert [gpu["state"] for gpu in gpus()] == ["free"] * 8
     dgx1_v100.change(0, mode=3)
-    want = f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: pid {server}, root"
+    user = user_name(os.geteuid())
+    want = f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: pid {server}, {user}"
     assert (gpus()[0]["state"], gpus()[0]["outside"]) == ("outside", want)
     command = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line")
     job = launcher.start("--only", "0", *command, stdin=subprocess.PIPE)
