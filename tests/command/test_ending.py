@@ -432,8 +432,9 @@ def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
     launcher.environment["GPULAUNCH_GRACE"] = "300s"
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         process.send_signal(signal.SIGSTOP)
+        # The daemon stays for the whole grace, in which even on a busy machine the launcher ends.
         (lease,) = table(launcher)["leases"]
-        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1s").stdout == ended(lease)
+        assert free(launcher, lease["id"], GPULAUNCH_GRACE="3s").stdout == ended(lease)
         assert (alive(pids), launcher.records(), process.wait()) == ([], [], 143)
 
 
