@@ -643,7 +643,7 @@ def test_a_launch_inside_keeps_its_client(launcher: Launcher, fake_mps: FakeMps)
 
 def test_what_a_job_leaves_behind_is_ended_safely(group: Group) -> None:
     """A client that a job leaves is taken off MPS before it is killed; the daemon is no such."""
-    script = "mps_client --deaf --stays </dev/null & echo $!; read line"
+    script = "sh -c 'echo $$; exec mps_client --deaf --stays' </dev/null & read line"
     ending = (*LIGHT, "--leftovers", "end", "-q")
     job = group.launcher.start(*ending, "--", "sh", "-c", script, stdin=subprocess.PIPE)
     pid = int(job.stdout.readline())
