@@ -238,6 +238,6 @@ def test_two_jobs_in_one_profile(launcher: Launcher, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     assert measured(launcher, path, "--only 0", "sleep", "0.1").returncode == 0
     done = measured(launcher, path, "--sensitivity -p vgg16 -n 2", "sleep", "0.2")
-    assert "bandwidth_sensitive" in read(path)["communication"]
+    assert "slowdown_percentage" in read(path)["sensitivity"]
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
     assert not Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles").exists()
