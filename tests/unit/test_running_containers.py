@@ -46,6 +46,17 @@ def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], w
     assert got.pid == 7
 
 
+def test_what_no_engine_says() -> None:
+    """An id that is none is refused, and a number that can be no pid counts as none."""
+    document = {"Id": "c", "Name": "/c", "Image": "i", "HostConfig": {}, "Config": {}}
+    for wrong in ("", 5, "\u00e9", "a\nb"):
+        with pytest.raises(ValueError, match="is no identifier"):
+            parse_container(document | {"Id": wrong, "State": {"Status": "running"}})
+    for wrong in (-1, "7", 1 << 40, None):
+        state = {"Status": "running", "Pid": wrong}
+        assert parse_container(document | {"State": state}).pid == 0
+
+
 class Asked(Boxes):
     """An engine that counts the questions."""
 

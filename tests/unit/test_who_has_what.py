@@ -2,6 +2,7 @@
 
 from values import box, lease, ticket
 
+from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.leases.who_has_what import who_has_what
@@ -48,6 +49,22 @@ def test_many_are_told_in_short() -> None:
     first, second = who_has_what(box(), Snapshot(jobs, waiting), None)
     assert first == f"uid 4000000 has GPUs 0-5 ({'train for ?, ' * 5}and 1 more)"
     assert second == f"earlier in the queue: {'uid 4000000 for 1 GPU, ' * 5}and 3 more"
+
+
+def test_a_step_is_told_once() -> None:
+    """Of the leases of a step's ranks the first stands for all; a job of one rank for itself."""
+    step = EngineJob("slurm", "7.0", 4_000_000, rank=0, ranks=2)
+    alone = EngineJob("slurm", "8.0", 4_000_000)
+    jobs = [step, replace(step, rank=1), alone, alone]
+    leases = [
+        lease(f"a{i}", i, user_id=4_000_000, engine_job=job, **NO_DATE)
+        for i, job in enumerate(jobs)
+    ]
+    once = "train of slurm 7.0, 2 ranks, for ?, "
+    twice = "train of slurm 8.0 for ?, train of slurm 8.0 for ?"
+    assert who_has_what(box(), Snapshot(leases, []), None) == [
+        f"uid 4000000 has GPUs 0-3 ({once}{twice})"
+    ]
 
 
 def test_what_is_in_the_way_inside_a_lease() -> None:
