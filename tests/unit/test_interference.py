@@ -302,6 +302,7 @@ def test_a_measured_pair_outweighs_bandwidth() -> None:
         (0.8, "ab", (False, "measured")),  # not by the sums: each is slowed down too much
         (0.9, "ab", (False, "sums")),
         (0.25, "", (False, "sums")),  # on one socket, or predicted
+        (0.25, "a", (False, "sums")),  # one of them was
     ):
         known = {"slowdowns": dict.fromkeys("ab", slowdown), "on_one_gpu": tuple(where)}
         found = judge([Client(one, **known), Client(other, **known)], A100X)
