@@ -245,6 +245,29 @@ def test_partition(sentence: str, jobs: list[Demand], mode: str, want: tuple[int
     assert (found.mode, found.sm_percentages) == (mode, want), sentence
 
 
+def test_caps_of_a_measured_pair() -> None:
+    """By all figures of an H100's pair, caps are predicted to be best that nobody has tried.
+
+    The figures are those of docs/results/sharing-measured.md.
+    """
+    shares = (10, 20, 30, 40, 50, 60, 80, 100)
+    gb_per_s = (1424, 2828, 3071, 3044, 3037, 3034, 3023, 3012)
+    tflop_per_s = (89.07, 192.6, 280.3, 370.7, 442.7, 486.6, 603.1, 675.5)
+    jobs = [
+        replace(
+            job(name, list(zip(shares, curve, strict=True))),
+            memory_bandwidth_utilization_percentage=bandwidth,
+            power_w=power_w,
+        )
+        for name, curve, bandwidth, power_w in (
+            ("memory", gb_per_s, 89, 400),
+            ("compute", tflop_per_s, 26, 702),
+        )
+    ]
+    found = partition(jobs, replace(capacity(132), power_limit_w=700))
+    assert (found.sm_percentages, round(found.gain, 2)) == ((58, 42), 1.51)
+
+
 def test_energy_takes_the_fewest_sms() -> None:
     """For energy the SMs are left idle that 5 % of the throughput do not depend on."""
     found = partition([FLAT, FLATTER], UNCOUNTED, Objective("energy"))
