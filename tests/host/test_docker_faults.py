@@ -134,7 +134,7 @@ def test_killed_in_turn(host: Containers) -> None:
     ("watched", "options", "end"),
     [
         (True, "", "stop job"),
-        (True, "--rm", "exec job killall -TERM sleep"),  # its own end
+        (True, "--rm", "exec --detach job killall -TERM sleep"),  # its own end
         (False, "", "kill job"),
         (False, "", "rm --force job"),
     ],
