@@ -22,6 +22,7 @@ from values import cases
 
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases import host_lock
+from gpulaunch.leases.state_directory import preferred_directory, state_directory
 from gpulaunch.process.system import boot_id
 
 
@@ -45,6 +46,14 @@ def record(launcher: Launcher, *options: str) -> dict:
     """Return the document of a real lease."""
     with held(launcher, *(options or VGG)):
         return json.loads((launcher.state / launcher.records()[0]).read_bytes())
+
+
+def test_where_the_table_is() -> None:
+    """A table is where all launchers look, unless that is a container's own file system."""
+    common = preferred_directory(None)
+    kind = subprocess.check_output(["stat", "--file-system", "--format=%T", common], text=True)
+    want = "/dev/shm" if kind == "overlayfs\n" else common
+    assert state_directory(None, described=True, private=False) == want
 
 
 def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:

@@ -12,15 +12,19 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
-from gpulaunch.launch.read_sharing import capacity_of
+from gpulaunch.files.size import parse_size
+from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.share import Client, Objective, Share
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 
@@ -328,3 +332,14 @@ def test_figures_of_a_known_model() -> None:
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
     assert isinstance(found, Capacity)
     assert (found.sm_count, found.power_limit_w, found.most_clients) == (80, 300, 48)
+
+
+def test_all_that_a_gpu_is_sold_with() -> None:
+    """A job that asks for 16G is limited to what the smallest GPU has that is just sold so."""
+    has = parse_size("16G").of_gpu_bytes
+    gpus = [replace(gpu, memory_bytes=has) for gpu in machine("dgx1-v100").gpus]
+    small = Machine(replace(machine("dgx1-v100"), gpus=gpus), (), TableKey("small", "", ""))
+    asked = {"memory": ("--memory", "16G"), "utilization": ("-o", "10,10")}
+    found = read_sharing(Options(asked, {}), Profile(), small, "job")
+    assert isinstance(found, Sharing)
+    assert found.client.demand.memory_bytes == has
