@@ -52,7 +52,7 @@ class Benchmark(NamedTuple):
     thrashes: bool = False
 
 
-def _compute(name: str, llc: float = 0.0, dram: float = 0.001, exposure: float = 0.2) -> Benchmark:
+def _compute(name: str, llc: float = 0.0, dram: float = 0.001, exposure: float = 1.0) -> Benchmark:
     return Benchmark(name, memory_intensive=False, llc=llc, dram=dram, exposure=exposure)
 
 

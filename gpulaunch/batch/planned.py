@@ -11,7 +11,7 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import least_of
 from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.prediction import idle_power
+from gpulaunch.sharing.speed import idle_power
 
 
 def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
@@ -44,7 +44,7 @@ def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
     gpus = _common_gpus(planned)
     sharing = planned[0].launch.request.sharing
     assert sharing is not None  # noqa: S101  else it would not be planned
-    capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
+    capacity = least_of(sharing.capacities, [gpu.uuid for gpu in gpus])
     objective = sharing.client.objective
     site = PlanSite(capacity, len(gpus), objective, idle_power(capacity))
     plan = make_plan(jobs, site)
@@ -92,7 +92,10 @@ def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> li
         members = [tasks[member.job.name] for member in group.members]
         for task, member in zip(members, group.members, strict=True):
             settings = {**task.settings, "only": uuids[group.gpu]}
-            if member.sm_percentage is not None:
+            # What is recorded searches for its caps, one step a task, from those of the plan.
+            sharing = task.launch.request.sharing
+            is_searching = sharing is not None and sharing.tries and sharing.search is not None
+            if member.sm_percentage is not None and not is_searching:
                 settings["sm_percentage"] = str(member.sm_percentage)
             after = before.get(group.gpu, ())
             ordered.append(replace(task, settings=settings, after=after))

@@ -294,7 +294,8 @@ def _sharing_document(request: Request, grant: Grant | None) -> Document | None:
 
 def _share_option_document(option: ShareOption) -> Document:
     """Return the predicted state of some GPUs if a job comes to share them."""
-    sums, allotment = option.verdict.sums, option.allotment
+    verdict = option.verdict
+    sums, at = verdict.sums, verdict.pace
     return {
         "uuids": list(option.group),
         "residents": [
@@ -307,20 +308,17 @@ def _share_option_document(option: ShareOption) -> Document:
             for lease in option.residents
         ],
         "problem": option.refusal,
-        "decided_by": option.verdict.decided_by,
-        "notes": list(option.verdict.notes),
+        "decided_by": verdict.decided_by,
+        "notes": list(verdict.notes),
         "sm_utilization_percentage": sums.sm_percentage,
         "memory_bandwidth_utilization_percentage": sums.memory_bandwidth_percentage,
         "memory_bytes": sums.memory_bytes,
         "power_w": sums.power_w,
-        "predicted_power_w": sums.predicted_power_w,
-        "interference": sums.interference,
-        "sm_percentage": allotment.sm_percentage if allotment else None,
-        "optimum_sm_percentages": list(allotment.optimum.sm_percentages) if allotment else [],
-        "left_sm_percentage": allotment.left if allotment else None,
-        "why": allotment.reason if allotment else None,
-        "predicted_stp": option.prediction.stp if option.prediction else None,
-        "predicted_antt": option.prediction.antt if option.prediction else None,
+        "sm_percentage": verdict.caps[-1] if verdict.caps else None,
+        "why": verdict.why,
+        "predicted_speeds": list(at.speeds) if at else [],
+        "predicted_stp": at.stp if at else None,
+        "predicted_antt": at.antt if at else None,
     }
 
 

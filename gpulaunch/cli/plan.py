@@ -20,7 +20,7 @@ from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import capacity_by, with_headroom
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.prediction import idle_power
+from gpulaunch.sharing.speed import idle_power
 
 _Value = TypeVar("_Value")
 

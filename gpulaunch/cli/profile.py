@@ -77,7 +77,8 @@ def word_parsers() -> dict[str, Parser]:
     scan = Parser(
         "gpulaunch profile scan",
         "Read a job's source, NCCL log or profiler's counters, and run nothing.",
-        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE [--json] [-o FILE]",
+        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE | --activity FILE [--json] "
+        "[-o FILE]",
     )
     source = scan.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -89,6 +90,9 @@ def word_parsers() -> dict[str, Parser]:
         help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
     source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
+    source.add_argument(
+        "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
+    )
     add_target(scan)
     add_json(scan)
     scan.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
@@ -141,12 +145,7 @@ def _scan(options: Namespace) -> int:
     if options.output is not None or options.name is not None:
         target = read_target(options)
         check_own(target[0])
-    if options.path is not None:
-        document, lines, sections, warnings = _read_source(options.path)
-    elif options.nccl_log is not None:
-        document, lines, sections, warnings = _read_nccl_log(options.nccl_log)
-    else:
-        document, lines, sections, warnings = _read_ncu(options.ncu)
+    document, lines, sections, warnings = _read(options, target)
     for line in warnings:
         warn(line)
     if options.json:
@@ -163,6 +162,16 @@ def _scan(options: Namespace) -> int:
     elif not options.quiet:
         say("info", f"written to {path}")
     return 0
+
+
+def _read(options: Namespace, target: tuple[str, str] | None) -> "Findings":
+    if options.path is not None:
+        return _read_source(options.path)
+    if options.nccl_log is not None:
+        return _read_nccl_log(options.nccl_log)
+    if options.ncu is not None:
+        return _read_ncu(options.ncu)
+    return _read_activity(options.activity, target)
 
 
 def _read_source(path: str) -> Findings:
@@ -209,6 +218,36 @@ def _read_ncu(path: str) -> Findings:
     source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
     sections = {"counters": {**section, "source": source}}
     return figures, [f"{kernels} kernels", *lines], sections, ()
+
+
+def _read_activity(path: str, target: tuple[str, str] | None) -> Findings:
+    from gpulaunch.files.document import read_text
+    from gpulaunch.measure.logs.activity import read_activity
+    from gpulaunch.measure.run import rounded
+    from gpulaunch.profiles.profile_file import read_profile_file
+    from gpulaunch.records import as_dict
+
+    found = read_activity(read_text(path, _MOST_CSV_BYTES), printable(path))
+    known = read_profile_file(target[0]).get("resources", {}) if target else {}
+    busy = found.busy_percentage
+    if busy is None and known.get("utilization") == "time-active":
+        busy = known.get("sm_utilization_percentage")
+    section = {
+        **known,
+        "sm_utilization_percentage": rounded(found.sm_percentage),
+        "memory_bandwidth_utilization_percentage": rounded(found.dram_percentage),
+        "utilization": "share",
+        "source": "; ".join(filter(None, (known.get("source"), f"activity, {printable(path)}"))),
+    }
+    if busy is not None:
+        section["time_active_percentage"] = rounded(busy)
+    lines = [
+        f"{found.samples} samples",
+        f"SMs in use: {found.sm_percentage:.4g} %",
+        f"memory in use: {found.dram_percentage:.4g} %",
+        *([] if busy is None else [f"time in which a kernel ran: {busy:.4g} %"]),
+    ]
+    return as_dict(found), lines, {"resources": section}, ()
 
 
 def _communication_section(

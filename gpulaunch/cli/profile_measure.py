@@ -85,11 +85,6 @@ def make_measure_parser() -> Parser:
         help="run it on the best and on the worst GPUs: do its links matter?",
     )
     mode.add_argument(
-        "--sweep",
-        metavar="PERCENT,...",
-        help="run it with these shares of the SMs under MPS: how many it needs",
-    )
-    mode.add_argument(
         "--pair",
         metavar="OTHER|synthetic",
         help="run it beside another profile's job: how much slower it gets",
@@ -97,7 +92,8 @@ def make_measure_parser() -> Parser:
     parser.add_argument(
         "--iterations-from",
         metavar="REGEX",
-        help="what it prints of its progress: one group, a number",
+        help="what it prints of its progress: one group, a number; so it can be cut, and gets a "
+        "curve over its share of the SMs, too",
     )
     parser.add_argument(
         "--slice",
@@ -161,14 +157,12 @@ def _measure(
     if options.sensitivity:
         one, runs = _read_exclusive_launch(given, job), _read_runs(options, 1)
         return comparisons.measure_sensitivity(job, one, runs, warn, tell)
-    if options.sweep is not None:
-        one, shares = _read_exclusive_launch(given, job), _read_shares(options.sweep)
-        return comparisons.measure_curve(job, one, shares, warn, tell)
     if options.pair is not None:
         others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
         one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
         return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
-    return comparisons.measure_use(job, _read_runs(options, 1), tell)
+    read = partial(_read_exclusive_launch, given, job)
+    return comparisons.measure_use(job, read, _read_runs(options, 1), warn, tell)
 
 
 def _check_launch_options(options: Namespace, given: Given) -> None:
@@ -178,7 +172,7 @@ def _check_launch_options(options: Namespace, given: Given) -> None:
         raise UsageError(
             f"{shared[0]}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
         )
-    is_compared = options.sensitivity or options.sweep is not None or options.pair is not None
+    is_compared = options.sensitivity or options.pair is not None
     if is_compared and _is_on(given, "wait"):
         raise UsageError("--wait: runs are compared on GPUs that are free now")
 
@@ -225,19 +219,6 @@ def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
             "measure"
         )
     return found
-
-
-def _read_shares(text: str) -> list[int]:
-    """Return the shares of --sweep, ascending, without duplicates."""
-    words = [word.strip().removesuffix("%") for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
-        raise UsageError(
-            f"--sweep: {quoted(text)} is no list of shares such as 10,25,50,100, from 1 to 100 %"
-        )
-    shares = sorted(set(map(int, words)))
-    if len(shares) < 2:
-        raise UsageError(f"--sweep: {quoted(text)} is 1 share: at least 2 make a curve")
-    return shares
 
 
 def _read_runs(options: Namespace, usual: int) -> int:

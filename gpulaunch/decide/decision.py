@@ -14,8 +14,6 @@ from gpulaunch.records import Record
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.machine.driver import OutsideUse
     from gpulaunch.sharing.interference import Verdict
-    from gpulaunch.sharing.partition import Allotment
-    from gpulaunch.sharing.prediction import Prediction
 
 
 class Situation(Record):
@@ -51,18 +49,14 @@ class ShareOption(Record):
     Attributes:
         group: UUIDs of the GPUs, ascending.
         residents: leases of the jobs that share them already; empty for a new group.
-        verdict: what the interference rule says of residents and newcomer together.
+        verdict: what the interference rule says of residents and newcomer together, in this order.
         refusal: why the job must not share them; None if it may.
-        allotment: what the job gets of each GPU; None if it must not share them.
-        prediction: STP and ANTT of all of them; None if the job must not share them.
     """
 
     group: tuple[str, ...]
     residents: tuple[Lease, ...]
     verdict: "Verdict"
     refusal: str | None
-    allotment: "Allotment | None"
-    prediction: "Prediction | None"
 
 
 class Grant(Record):

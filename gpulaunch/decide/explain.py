@@ -267,7 +267,6 @@ def find_alternatives(request: Request, situation: Situation, most: int) -> list
     """Return requests like this one that would be granted now.
 
     Each wish or constraint is dropped alone; then fewer GPUs are asked for, `most` at first.
-
     """
     found = []
     for instead, lesser in _relaxed_requests(request):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # few launches are a cluster engine's
 _ROUNDING = 1e-9
 """Three times a third must fit."""
 
+_LEAST_SLOWDOWN = 0.02
+"""Slowdowns below are taken for noise of measurement."""
+
 
 def needs_of(
     request: Request,
@@ -33,7 +36,6 @@ def needs_of(
 
     In several machines a job that fits into one of them stays in one, unless its tasks are to be
     spread (topo-aware-sc17 4.4).
-
     """
     wishes = request.wishes
     asked = wishes.required.uuids if wishes.required else ()
@@ -223,14 +225,13 @@ def expected_slowdown(
 ) -> dict[int, float]:
     """Return the mean slowdown that each GPU would bring to the jobs on its socket and to this one.
 
-    Source: topo-aware-sc17 Eq. 4; see slowdown.interference.
+    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
+        interference grows, so that minimising it would seek interference.
     """
     slowdowns = request.utility.slowdowns
     if not slowdowns:
         return {}
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    from gpulaunch.sharing.interference import mean_slowdown  # late: few go by utility
-
     met: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
     for lease in leases:
         for socket in {socket_of[uuid] for uuid in lease.uuids if uuid in socket_of}:
@@ -248,7 +249,6 @@ def latest_starts(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]
     """Return for each GPU on a used socket which job began last there.
 
     Jobs are counted from 1, in the order of their leases, in which they began.
-
     """
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
     latest: dict[tuple[int, int | None], int] = {}
@@ -391,3 +391,18 @@ def why_hopeless(
     problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
     found = choose(request, problem, topology.name)
     return found.reason if isinstance(found, Unfit) and not found.may_exist else None
+
+
+def mean_slowdown(slowdowns: Sequence[float]) -> float:
+    """Return the mean of slowdowns, of which those under 2 % count as none; 0 if there are none.
+
+    Args:
+        slowdowns: of each job that a placement affects, its time with the others / alone - 1.
+
+    Example:
+        >>> mean_slowdown([0.3, 0.01, 0.0])
+        0.09999999999999999
+    """
+    if not slowdowns:
+        return 0.0
+    return sum(slowdown for slowdown in slowdowns if slowdown >= _LEAST_SLOWDOWN) / len(slowdowns)

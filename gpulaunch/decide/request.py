@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Client
     from gpulaunch.sharing.capacity import Capacity
+    from gpulaunch.sharing.search import Search
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
@@ -127,6 +128,9 @@ class Sharing(Record):
         unfit: why each of the other GPUs cannot be shared, by UUID.
         guest: whether it gives way to the other jobs, by a lower priority.
         holds_the_rest: whether it may hold all memory that is free: of its use a part is known.
+        search: what was tried beside the jobs of its last launch; None if nothing was.
+        tries: whether it is measured, so that the next caps are tried; else the best so far count.
+        is_guess: whether its figures only stand for the part that it asks for.
     """
 
     client: "Client"
@@ -136,6 +140,9 @@ class Sharing(Record):
     unfit: Mapping[str, str]
     guest: bool = False
     holds_the_rest: bool = False
+    search: "Search | None" = None
+    tries: bool = False
+    is_guess: bool = False
 
 
 class Request(Record):

@@ -7,16 +7,19 @@ from gpulaunch.decide.decision import Grant, ShareOption
 from gpulaunch.decide.needs import choose, pose_problem
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.request import Request, Sharing, Unfit
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.share import Share
+from gpulaunch.errors import printable
+from gpulaunch.leases.lease import Lease, is_inside, share_groups
+from gpulaunch.leases.share import Client, Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Verdict, find_filled, judge, rank_group
-from gpulaunch.sharing.partition import Allotment, allot_newcomer
-from gpulaunch.sharing.prediction import predict
+from gpulaunch.sharing.interference import Verdict, find_filled, judge
+from gpulaunch.sharing.search import Caps, Search
+from gpulaunch.sharing.speed import idle_power, pace
+
+_DIGITS = 3  # decimals of a predicted slowdown that make a difference
 
 
 class ShareSituation(Record):
@@ -44,7 +47,6 @@ def best_option(request: Request, situation: ShareSituation, count: int) -> Gran
 
     Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
     links is not sent to worse ones than it would get alone.
-
     """
     refusals = []
     for option, found in assess_options(request, situation, count):
@@ -63,7 +65,10 @@ def assess_options(
     """
     admitted = {gpu.uuid for gpu in situation.admitted}
     options = []
-    for group, members in _share_groups(situation.leases, _sharing(request).user_id).items():
+    # Nobody can join the group of another user: MPS serves one user at a time, and lets the others
+    # wait for ever.
+    own = [lease for lease in situation.leases if lease.user_id == _sharing(request).user_id]
+    for group, members in share_groups(own).items():
         if len(group) != count or not admitted.issuperset(group):
             continue
         if not set(group).isdisjoint(situation.outside):
@@ -75,33 +80,13 @@ def assess_options(
         yield option, _place_in_group(request, situation, option, count)
 
 
-def _share_groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:
-    """Return the jobs of a user that share GPUs, by the UUIDs of their share group.
-
-    A launch inside a member is part of what that member uses. Nobody can join the group of another
-    user: MPS serves one user at a time, and lets the others wait for ever.
-    """
-    groups: dict[tuple[str, ...], list[Lease]] = {}
-    for lease in leases:
-        if lease.share and lease.user_id == user_id:
-            groups.setdefault(lease.share.group, []).append(lease)
-    return {
-        group: [lease for lease in members if not _is_inside(lease, members)]
-        for group, members in groups.items()
-    }
-
-
-def _is_inside(lease: Lease, members: Sequence[Lease]) -> bool:
-    return any(other.id in lease.ancestors for other in members)
-
-
 def _is_used_by_others(
     group: Sequence[str], members: Sequence[Lease], leases: Sequence[Lease]
 ) -> bool:
     """Return whether a lease that is neither a member nor inside one has GPUs of the group."""
     for lease in leases:
         overlaps = not set(group).isdisjoint(lease.uuids)
-        if overlaps and lease not in members and not _is_inside(lease, members):
+        if overlaps and lease not in members and not is_inside(lease, members):
             return True
     return False
 
@@ -129,12 +114,10 @@ def _place_in_group(
         alone = _effective_bandwidth_alone(request, situation, count)
         if _effective_bandwidth(placement) < alone:
             return Unfit("free GPUs have faster links")
-    beside = ", ".join(_job_text(lease) for lease in option.residents)
+    beside = ", ".join(
+        f"{lease.name or lease.profile or 'a job'} ({lease.id})" for lease in option.residents
+    )
     return Grant(f"shared with {beside}", placement, problem, option)
-
-
-def _job_text(lease: Lease) -> str:
-    return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
 def _effective_bandwidth_alone(request: Request, situation: ShareSituation, count: int) -> float:
@@ -159,12 +142,7 @@ def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -
     # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
     # all GPUs of the group, stays with it.
     if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
-        return replace(
-            option,
-            refusal="the MPS daemon of another share group has it still",
-            allotment=None,
-            prediction=None,
-        )
+        return replace(option, refusal="the MPS daemon of another share group has it still")
     return option
 
 
@@ -172,20 +150,69 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     """Return what becomes of some GPUs if a job comes to share them."""
     sharing = _sharing(request)
     shares = _shares_of(residents)
-    capacity = _capacity_of(sharing, group)
+    capacity = least_of(sharing.capacities, group)
     clients = [*(share.client for share in shares), sharing.client]
     held = [*(share.sm_percentage for share in shares), sharing.sm_percentage]
-    verdict = judge(clients, capacity, held=held)
+    verdict = None
+    if sharing.search and sharing.sm_percentage is None:
+        verdict = _next_step(sharing, sharing.search, shares, group, capacity)
+    verdict = verdict or judge(clients, capacity, held)
     refusal = _refusal(request, group, shares, verdict)
-    allotment = prediction = None
-    if refusal is None:
-        allotment = _allot(sharing, shares, capacity)
-        demands = [client.demand for client in clients]
-        percentages = [*(share.sm_percentage for share in shares), allotment.sm_percentage]
-        prediction = predict(demands, capacity, percentages)
-    return ShareOption(
-        tuple(sorted(group)), tuple(residents), verdict, refusal, allotment, prediction
+    return ShareOption(tuple(sorted(group)), tuple(residents), verdict, refusal)
+
+
+def _next_step(
+    sharing: Sharing,
+    search: Search,
+    shares: Sequence[Share],
+    group: Iterable[str],
+    capacity: Capacity,
+) -> Verdict | None:
+    """Return what becomes of some GPUs by the caps that the search for the job's set has next.
+
+    Its other jobs may be there with these caps, or are yet to come. None if others are there, or
+    these with other caps, or the trials are of other GPUs.
+    """
+    own = sharing.client
+    held = [(share.client.demand.name, share.sm_percentage) for share in shares]
+    is_whole = sorted([own.demand.name, *(name for name, _ in held)]) == list(search.names)
+    if not search.gpus.issuperset(group):
+        return None
+    all_clients = [Client(demand, own.objective) for demand in search.demands]
+
+    def judged(caps: Caps) -> Verdict:
+        return judge(all_clients, capacity, caps, search.reached, search.expected(caps, capacity))
+
+    def is_allowed(caps: Caps) -> bool:
+        return judged(caps).compatible
+
+    caps = (search.next_caps(is_allowed) if sharing.tries else None) or search.best(is_allowed)
+    if caps is None:  # all launches cost somebody too much, and so would every step from there
+        return judged(search.most) if is_whole else None
+    left = search.left_of(caps, held)
+    cap = next((cap for name, cap in left or () if name == own.demand.name), None)
+    if cap is None:
+        return None
+    jobs = zip(search.names, caps, strict=True)
+    speeds = dict(zip(jobs, search.expected(caps, capacity), strict=True))
+    have = [*held, (own.demand.name, cap)]
+    verdict = judge(
+        [*(share.client for share in shares), own],
+        capacity,
+        [cap for _, cap in have],
+        search.reached if is_whole else 0.0,
+        [speeds[job] for job in have] if is_whole else (),
     )
+    return replace(verdict, why=_explain_step(search, caps)) if verdict.compatible else verdict
+
+
+def _explain_step(search: Search, caps: Caps) -> str:
+    """Return why a job gets its cap, in a sentence."""
+    others = " and ".join(map(printable, search.names))
+    what = " + ".join(map(str, caps))
+    if caps in search.trials:
+        return f"{what} % for {others} were the best of {len(search.trials)} launches"
+    return f"launch {len(search.trials) + 1} of {others} tries {what} %"
 
 
 def _refusal(
@@ -205,21 +232,22 @@ def _refusal(
 
 def share_of(request: Request, option: ShareOption) -> Share:
     """Return the share that the lease of a job records when it takes an option."""
-    assert option.allotment is not None  # noqa: S101  a refused option is never taken
     sharing = _sharing(request)
     client = sharing.client
     if sharing.holds_the_rest:
-        free = _capacity_of(sharing, option.group).memory_bytes
+        free = least_of(sharing.capacities, option.group).memory_bytes
         free -= sum(share.client.demand.memory_bytes for share in _shares_of(option.residents))
         memory_bytes = max(client.demand.memory_bytes, free)
         client = replace(client, demand=replace(client.demand, memory_bytes=memory_bytes))
+    promised = [share.promised_pace for share in _shares_of(option.residents)]
+    at = None if sharing.is_guess or None in promised else option.verdict.pace
     return Share(
         option.group,
-        option.allotment.sm_percentage,
+        option.verdict.caps[-1],
         _depends_on_links(request, option.group),
         client,
         guest=sharing.guest,
-        promised_pace=min(1.0, option.prediction.speeds[-1]) if option.prediction else None,
+        promised_pace=min(1.0, at.speeds[-1]) if at else None,
     )
 
 
@@ -227,28 +255,17 @@ def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
     return request.bandwidth_sensitive and len(group) > 1
 
 
-def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Allotment:
-    residents = [(share.client.demand, share.sm_percentage) for share in shares]
-    client = sharing.client
-    allotment = allot_newcomer(residents, client.demand, capacity, client.objective)
-    asked = sharing.sm_percentage
-    if asked is None:
-        return allotment
-    return replace(allotment, sm_percentage=asked, reason="as asked for")
-
-
 def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:
-    """Return the sort key of an option; the least is the best to join."""
-    client = _sharing(request).client
-    capacity = _capacity_of(_sharing(request), option.group)
+    """Return the sort key of an option; the least is the best to join.
+
+    It is where all are predicted to be slowed down least in the mean, without caps, which differ
+    little between groups.
+    """
+    sharing = _sharing(request)
+    capacity = least_of(sharing.capacities, option.group)
     demands = [share.client.demand for share in _shares_of(option.residents)]
-    liked = rank_group(client.demand, demands, client.objective, capacity)
-    return option.refusal is not None, liked, option.group
-
-
-def _capacity_of(sharing: Sharing, group: Iterable[str]) -> Capacity:
-    """Return what every GPU of a group offers."""
-    return least_of([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
+    at = pace([*demands, sharing.client.demand], capacity, (), idle_power(capacity))
+    return option.refusal is not None, round(at.antt, _DIGITS), option.group
 
 
 def _shares_of(residents: Iterable[Lease]) -> list[Share]:

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 from gpulaunch.decide.request import Sharing, Unfit
-from gpulaunch.errors import FailedError, printable, quoted
+from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.leases.share import Client, Objective
@@ -14,11 +15,14 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.capacity import Capacity, capacity_by, with_headroom
+from gpulaunch.sharing.search import Search, joined
+from gpulaunch.sharing.speed import is_memory_bound
 
 LEAST_DRIVER = 550
 """First major version of the driver that reports whether an MPS server works; 535 does not."""
@@ -58,12 +62,13 @@ def read_sharing(
     if isinstance(limit, Unfit):
         return limit
     demand = replace(demand, memory_bytes=limit)
+    # How slow a job is beside others does not count while that is measured.
+    slowdowns = {} if options.record_to else profile.gpu_slowdowns
     return Sharing(
         client=Client(
             demand,
             _read_objective(options, profile, part),
-            # How slow a job is beside others does not count while that is measured.
-            {} if options.record_to else profile.gpu_slowdowns,
+            slowdowns,
             profile.measured_on_one_gpu,
         ),
         sm_percentage=options.sm_percentage or part or profile.sharing.sm_percentage,
@@ -72,7 +77,40 @@ def read_sharing(
         unfit=offer.unfit,
         guest=options.guest,
         holds_the_rest=bool(profile.resources.incomplete) and part is None and asked_memory is None,
+        search=_read_search(profile, offer, machine),
+        tries="record" in options.given and bool(options.record),
+        is_guess=bool(part) and profile.demand is None and options.utilization is None,
     )
+
+
+def _read_search(profile: Profile, offer: "ShareableGpus", machine: Machine) -> Search | None:
+    """Return what was tried beside the jobs of the last launch; None if nothing that all told."""
+    known = profile.search
+    gpus = {gpu.uuid for gpu in machine.topology.gpus if gpu.model == known.measured_on}
+    shareable = gpus & offer.capacities.keys()
+    if not known.beside or not shareable:
+        return None
+    profiles = [profile]
+    for name in known.beside:
+        try:
+            profiles.append(load_profile(name))
+        except UsageError:  # it has been removed, or is wrong now
+            return None
+    profiles.sort(key=attrgetter("name"))
+    names = [one.name for one in profiles]
+    told = {}
+    for one in profiles:
+        others = names.copy()
+        others.remove(one.name)
+        is_same = (one.search.beside, one.search.measured_on) == (others, known.measured_on)
+        told[one.name] = one.searched if is_same else {}
+    demands = [one.demand for one in profiles if one.demand]
+    trials = joined(names, told)
+    if not trials or len(demands) < len(names):
+        return None
+    capacity = offer.capacities[min(shareable)]
+    bound = tuple(is_memory_bound(demand, capacity) for demand in demands)
+    return Search(tuple(names), tuple(demands), bound, trials, frozenset(gpus))
 
 
 def _read_memory_limit(
@@ -171,10 +209,16 @@ def _read_demand(options: Options, profile: Profile, name: str, part: int | None
 
 
 def _read_objective(options: Options, profile: Profile, part: int | None) -> Objective:
-    """Return the purpose of sharing; parts of a GPU fill it, however many they are."""
-    if options.objective:
-        return Objective(cast("Any", options.objective))  # one of OBJECTIVES
-    return Objective("energy" if part and profile.demand is None else "throughput")
+    """Return the purpose of sharing; parts of a GPU fill it, however many they are.
+
+    Of a job that is known by its part alone, nobody can say what it loses.
+    """
+    is_unknown = bool(part) and profile.demand is None
+    name = options.objective or ("energy" if is_unknown else "throughput")
+    objective = Objective(cast("Any", name))  # one of OBJECTIVES
+    if not is_unknown or options.utilization:
+        return objective
+    return replace(objective, throughput_tolerance_percentage=100.0)
 
 
 def _driver_of_mps(name: str) -> int | Unfit:

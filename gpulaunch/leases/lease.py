@@ -1,7 +1,7 @@
 """The Lease record: the right of a job to use GPUs, and its document."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpulaunch.files.fields import FieldTable, ListOf
@@ -218,3 +218,23 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     if lease.share and not set(lease.uuids) <= set(lease.share.group):
         return replace(lease, share=None)
     return lease
+
+
+def share_groups(leases: Iterable[Lease]) -> dict[tuple[str, ...], list[Lease]]:
+    """Return the jobs that share GPUs, by the UUIDs of their share group.
+
+    A launch inside a member is part of what that member uses.
+    """
+    groups: dict[tuple[str, ...], list[Lease]] = {}
+    for lease in leases:
+        if lease.share:
+            groups.setdefault(lease.share.group, []).append(lease)
+    return {
+        group: [lease for lease in members if not is_inside(lease, members)]
+        for group, members in groups.items()
+    }
+
+
+def is_inside(lease: Lease, others: Sequence[Lease]) -> bool:
+    """Return whether a lease was taken from one of the others, or from a lease inside one."""
+    return any(other.id in lease.ancestors for other in others)

@@ -22,10 +22,9 @@ class Objective(Record):
         name: "throughput", "energy" or "product".
         throughput_weight: exponent of throughput in the product.
         energy_weight: exponent of energy in the product.
-        throughput_tolerance_percentage: largest predicted loss of speed of any client, compared
-            with running alone, if the objective is energy or product. Our choice: 20 is the most
-            that the model predicts while SM utilization sums to 100 %, so that by default the
-            paper's bounds decide; with higher bounds or a lower tolerance it takes effect.
+        throughput_tolerance_percentage: largest part of its speed that the client is predicted to
+            lose to its neighbours. Our choice: 20 is the most that the model predicts while SM
+            utilization sums to 100 %, so that by default the paper's bounds decide there.
     """
 
     name: Literal["throughput", "energy", "product"] = "throughput"
@@ -99,6 +98,8 @@ _DEMAND: FieldTable = {
     "intensity": ("memory", "compute"),
     "utilization": ("share", "time-active"),
     "busy_percentage": (0.0, 100.0),
+    "feels": (0.0, 1000.0),
+    "presses": (0.0, 1000.0),
 }
 _OBJECTIVE: FieldTable = {
     "name": OBJECTIVES,

@@ -6,6 +6,7 @@ another job.
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit
-from gpulaunch.errors import FailedError, UsageError, WouldWaitError, quoted
+from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
 from gpulaunch.launch.assess import granted_gpus, preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -32,10 +33,10 @@ from gpulaunch.measure.recording import refuse_described
 from gpulaunch.measure.run import SHARED, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_of
+from gpulaunch.process.job import exit_status
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.profiles.demand import CurvePoint, saturates
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.curve import saturates
 
 SOURCE = "gpulaunch profile measure"
 
@@ -51,6 +52,12 @@ choice.
 
 RUNS = 5
 """Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
+
+LOAD_S = 5.0
+"""Seconds for which a synthetic load runs alone, to know how much it does then."""
+
+CURVE_PERCENTAGES = (20, 50, 100)
+"""Shares of the SMs that a job which can be cut is measured with, so that it may share."""
 
 SYNTHETIC = "synthetic"
 
@@ -73,7 +80,7 @@ def find_site(one: Launch, warn: Tell) -> tuple[Grant, tuple[Gpu, ...]]:
     return decision, tuple(granted_gpus(one, decision))
 
 
-def _check_sharable(one: Launch, gpus: Iterable[Gpu], option: str) -> None:
+def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:
     """Check, before long work, that jobs can share GPUs.
 
     Raises:
@@ -81,20 +88,25 @@ def _check_sharable(one: Launch, gpus: Iterable[Gpu], option: str) -> None:
     """
     offer = what_can_be_shared(one.machine)
     if isinstance(offer, Unfit):
-        raise FailedError(f"{option}: no GPU can be shared: {offer.reason}")
+        raise FailedError(f"no GPU can be shared: {offer.reason}")
     for gpu in gpus:
         if gpu.uuid in offer.unfit:
-            raise FailedError(f"{option}: GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")
+            raise FailedError(f"GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")
 
 
-def measure_use(job: MeasuredJob, count: int, tell: Tell) -> Outcome:
-    """Run the job `count` times and return its resources and communication.
+def measure_use(
+    job: MeasuredJob, read_launch: Callable[[], Launch], count: int, warn: Tell, tell: Tell
+) -> Outcome:
+    """Run the job `count` times and return its resources, communication and curve over the SMs.
 
     A run that fails is the last one; what was measured until then is returned, marked incomplete.
+    Only a job that can be cut has a curve: else it would run three times more.
 
     Args:
         job: the job to measure.
+        read_launch: reads its launch.
         count: number of runs, at least 1.
+        warn: called with each warning.
         tell: called with each line of progress.
     """
     done = repeated(job, count, tell)
@@ -110,8 +122,21 @@ def measure_use(job: MeasuredJob, count: int, tell: Tell) -> Outcome:
     if communication:
         sections["communication"] = communication
     lines = list(about)
+    why = "--iterations-from REGEX tells its progress, so that it can be cut"
     if job.progress is not None and not any(one.marks for one in done):
         lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
+    elif job.progress is not None and not status:
+        try:
+            curve = _measure_curve(job, read_launch(), warn, tell)
+        except GpulaunchError as problem:
+            why = problem.message
+        else:
+            why = f"it ended with status {exit_status(curve.status)}"
+            sections |= curve.sections
+            lines += curve.lines
+            status = curve.status if os.WIFSIGNALED(curve.status) else status
+    if not status and "sm_curve" not in sections:
+        lines.append(f"no curve over its share of the SMs: {why}")
     return Outcome(sections, status, tuple(lines))
 
 
@@ -187,15 +212,12 @@ def _candidate_gpus(candidate: Candidate) -> str:
     return ",".join(map(str, candidate.gpus))
 
 
-def measure_curve(
-    job: MeasuredJob, one: Launch, shares: Sequence[int], warn: Tell, tell: Tell
-) -> Outcome:
-    """Run a job alone on its GPU with each of the given shares of its SMs.
+def _measure_curve(job: MeasuredJob, one: Launch, warn: Tell, tell: Tell) -> Outcome:
+    """Run a job alone on its GPU with each of CURVE_PERCENTAGES of its SMs.
 
     Args:
         job: the job to measure.
         one: its launch, read.
-        shares: percentages of the SMs, 1-100, ascending.
         warn: called with each warning.
         tell: called with each line of progress.
 
@@ -207,40 +229,37 @@ def measure_curve(
     Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
     """
     _, gpus = find_site(one, warn)
-    _check_sharable(one, gpus, "--sweep")
+    _check_sharable(one, gpus)
     # All memory, so that no other job comes beside it.
     alone = ("--memory", str(_least_memory(gpus)), "--only", gpu_names(gpus))
     points: list[CurvePoint] = []
-    for share in shares:
+    for share in CURVE_PERCENTAGES:
         tell(f"{share} % of the SMs of {gpus_named(gpus)}")
         done = launch(job, (*alone, f"--share={share}%"))
         if not done.went_well:
             break
         if done.run and SHARED not in done.run.problems:
-            raise FailedError(f"--sweep: {gpus_named(gpus)} not shared, so nothing bounds the SMs")
+            raise FailedError(f"{gpus_named(gpus)} not shared, so nothing bounds the SMs")
         points.append(CurvePoint(float(share), rounded(1 / done.timed())))
-    if len(points) < 2:
+    if len(points) < len(CURVE_PERCENTAGES):
         return Outcome({}, done.status)
-    unit = "iterations/s" if job.progress else "runs/s"
     curve = {
         "sm_percentage": [point.sm_percentage for point in points],
         "throughput": [point.throughput for point in points],
-        "unit": unit,
+        "unit": "iterations/s",
         "measured_on": gpus[0].model,
-        "source": f"{SOURCE} --sweep, alone under MPS",
+        "source": f"{SOURCE}, alone under MPS",
     }
     shown = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
-    line = f"{unit} by share of the SMs: {shown}"
-    memory = saturates(points)
-    if memory is not None:
-        line += "; memory-intensive" if memory else "; compute-intensive"
+    bound = "memory" if saturates(points) else "compute"
+    line = f"iterations/s by share of the SMs: {shown}; {bound}-intensive"
     return Outcome({"sm_curve": curve}, done.status, (line,))
 
 
 def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return the options that give a job half of each GPU, whatever it needs."""
     memory = _least_memory(gpus) // 2
-    return ("--share", "-o", "utilization=50,50", "--memory", str(memory))
+    return ("--share=50%", "-o", "utilization=50,50", "--memory", str(memory))
 
 
 def _least_memory(gpus: Sequence[Gpu]) -> int:
@@ -326,23 +345,20 @@ def measure_pair(
     theirs = list(gpus) if shares else [gpu for gpu in near if gpu not in gpus]
     part = _half(gpus) if shares else ("--exclusive",)
     if shares:
-        _check_sharable(one, gpus, "--pair --share")
+        _check_sharable(one, gpus)
     elif len(theirs) < max(other.gpus for other in others):
         raise UsageError(
             f"--pair: the socket of {gpus_named(gpus)} has {gpus_text(len(theirs))} beside them",
             "--share puts both on one GPU",
         )
     own = gpu_names(gpus)
-    for other in others:  # before long work: do our own loads run here?
-        if other.says:
-            only = ("--only", gpu_names(gpus[:1]))
-            with Background(other.name, only, other.command, other.says, job.grace_s):
-                pass
+    rates = _try_loads(others, gpus, part if shares else (), job.grace_s)
     alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own))
     if not alone[-1].went_well:
         return Outcome({}, alone[-1].status)
     solo_s = percentile_95([each.timed() for each in alone])
     slowdowns: dict[str, float] = {}
+    forces: dict[str, float] = {}
     lines = []
     status = alone[-1].status
     for other in others:
@@ -351,6 +367,7 @@ def measure_pair(
         options = (*part, *which, "--name", other.name)
         with Background(other.name, options, other.command, other.says, job.grace_s) as company:
             met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
+            beside = company.rate(*_time_of(met[-1]))
             company.check()
         status = met[-1].status
         if not met[-1].went_well:
@@ -358,13 +375,63 @@ def measure_pair(
         met_s = percentile_95([each.timed() for each in met])
         slowdown = 100 * (met_s / solo_s - 1)
         slowdowns[other.name] = rounded(max(0.0, slowdown))
+        if shares and other.name == f"{SYNTHETIC}-memory":
+            # All memory, so that no other job comes beside it.
+            lone = (*part, "--memory", str(_least_memory(gpus)), "--only", own)
+            half = repeated(job, count, tell, "alone on half of it", lone)
+            status = half[-1].status
+            if half[-1].went_well:
+                half_s = percentile_95([each.timed() for each in half])
+                forces = _forces(met_s / half_s - 1, rates[other.name], beside)
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {slowdown:+.3g} %")
     if not slowdowns:
         return Outcome({}, status)
     model = gpus[0].model
     runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
-    section: dict[str, Any] = {"slowdown_percentage": slowdowns}
+    section: dict[str, Any] = {"slowdown_percentage": slowdowns, **forces}
     if shares:
         section["measured_on"] = model
     section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
     return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
+
+
+def _time_of(one: Launched) -> tuple[float, float]:
+    """Return when a job worked, by the monotonic clock: between its marks, else until now."""
+    if one.marks:
+        return one.marks[0][0], one.marks[-1][0]
+    now_s = time.monotonic()
+    return now_s - (one.run.duration_s if one.run else 0.0), now_s
+
+
+def _try_loads(
+    others: Sequence[Other], gpus: Sequence[Gpu], part: Sequence[str], grace_s: float
+) -> dict[str, float | None]:
+    """Run our own loads alone, and return their rounds a second where they are to share.
+
+    Before long work that tells whether they run here at all.
+    """
+    rates = {}
+    for other in others:
+        if other.says:
+            only = ("--only", gpu_names(gpus[:1]), *part)
+            with Background(other.name, only, other.command, other.says, grace_s) as load:
+                began_s = time.monotonic()
+                time.sleep(LOAD_S if part else 0)
+                rates[other.name] = load.rate(began_s, time.monotonic())
+    return rates
+
+
+def _forces(slowdown: float, alone: float | None, beside: float | None) -> dict[str, float]:
+    """Return how much a job feels the memory load, and presses on it; nothing if it did not tell.
+
+    Args:
+        slowdown: the job's time beside the load / its time alone on as many SMs - 1.
+        alone: rounds a second of the load alone.
+        beside: and beside the job.
+    """
+    if not alone or not beside:
+        return {}
+    return {
+        "feels": rounded(max(0.0, slowdown)),
+        "presses": rounded(max(0.0, alone / beside - 1)),
+    }

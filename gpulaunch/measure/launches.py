@@ -345,6 +345,7 @@ class Background:
         grace_s: float,
     ) -> None:
         self._name, self._says = name, says
+        self._progress: list[Mark] = []
         self._arguments = (*options, "--", *_FOREVER, *command)
         self._grace_s = grace_s
 
@@ -378,11 +379,21 @@ class Background:
             self._await(told, b'"started"')
             if self._says:
                 self._await(said, self._says)
-                threading.Thread(target=_drain, args=(os.dup(said),), daemon=True).start()
+                drain = threading.Thread(
+                    target=_drain, args=(os.dup(said), self._progress), daemon=True
+                )
+                drain.start()
         except BaseException:
             self._end()
             raise
         return self
+
+    def rate(self, began_s: float, ended_s: float) -> float | None:
+        """Return the rounds a second that it did between two times; None if it has not told."""
+        marks = [mark for mark in self._progress if began_s <= mark[0] <= ended_s]
+        if len(marks) < 2 or marks[-1][1] <= marks[0][1]:
+            return None
+        return (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
 
     def check(self) -> None:
         """Check that the job still runs.
@@ -445,11 +456,12 @@ class Background:
             os.close(fd)
 
 
-def _drain(fd: int) -> None:
-    """Read and drop a pipe's output, so that its writer never blocks on a full pipe."""
+def _drain(fd: int, progress: list[Mark]) -> None:
+    """Read a pipe's output, so that its writer never blocks on a full one, and note progress."""
     # A thread that does not block SIGCHLD takes it from the one that waits for a job.
     change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-    with suppress(OSError):
-        while os.read(fd, _CHUNK):
-            pass
-    os.close(fd)
+    with os.fdopen(fd, "rb") as lines, suppress(OSError):
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                said = json.loads(line)
+                progress.append((float(said["at_s"]), float(said["done"])))

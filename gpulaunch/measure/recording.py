@@ -3,7 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
@@ -12,13 +15,16 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.leases.lease import share_groups
 from gpulaunch.leases.share import Share
-from gpulaunch.measure.run import SHARED, STOPPED, Run, run_document
+from gpulaunch.leases.table import Table
+from gpulaunch.measure.run import SHARED, STOPPED, Run, RunBeside, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.measure.update_profile import check_own, learn
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
-from gpulaunch.sharing.mps_directories import last_join_ns
+from gpulaunch.sharing.capacity import Capacity, least_of
+from gpulaunch.sharing.speed import idle_power, pace
 
 MOMENT_S = 0.05
 
@@ -79,16 +85,18 @@ class Recorder:
         self._path = path and os.path.abspath(path)  # it outlives a change of the directory
         self._run: Run | None = None
         self._sampler: Sampler | None = None
-        self._beside: tuple[dict[str, str], int | None] = ({}, None)
-        self._date, self._began_s = now(), time.monotonic()
+        self._company = Company()
+        self._date, self._began_s, self._next_look_s = now(), time.monotonic(), 0.0
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
         self._acquired = acquired
         try:
-            if acquired.lease.share:
-                self._beside = self._look_beside(acquired.lease.share)
-            self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
+            look = None
+            if share := acquired.lease.share:
+                table = open_table_of(self._launch, lambda _: None)
+                look = partial(self._look_beside, share, table)
+            self._sampler = Sampler(granted_gpus(self._launch, acquired.grant), look)
             self._sampler.start()
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
@@ -128,17 +136,16 @@ class Recorder:
 
     def _end(self, status: int, sampler: Sampler) -> Run:
         duration_s = time.monotonic() - self._began_s
-        problems, beside, promised = [], None, None
+        problems, beside = [], None
+        gpus = sampler.stop()
         if share := self._acquired.lease.share:
             problems.append(SHARED)
-            mates = list(self._beside[0].values())
-            if len(mates) == 1 and self._look_beside(share) == self._beside:
-                beside = mates[0]
-                promised = 1 / share.promised_pace - 1 if share.promised_pace else None
+            sharing = self._launch.request.sharing
+            capacity = least_of(sharing.capacities if sharing else {}, share.group)
+            beside = self._company.run_beside(share, capacity, time.monotonic())
         stopped_s = self._acquired.holder.stopped_s
         if stopped_s > MOMENT_S:
             problems.append(f"{STOPPED} for {stopped_s:.1f} s")
-        gpus = sampler.stop()
         return Run(
             command=self._launch.command,
             exit_status=exit_status(status),
@@ -147,22 +154,70 @@ class Recorder:
             date=self._date,
             problems=(*problems, *sampler.problems),
             beside=beside,
-            promised_slowdown=promised,
         )
 
-    def _look_beside(self, share: Share) -> tuple[dict[str, str], int | None]:
-        """Return the jobs that share the GPUs now, and when the last one joined.
+    def _look_beside(self, share: Share, table: Table) -> None:
+        """See which jobs share the GPUs now; the sampler comes here with each reading.
 
-        Jobs are told by the id of the lease, with the name of what it uses. The time tells of a
-        third job that came and went between two looks.
+        Looks are as far apart as a fiftieth of the time so far, and a second at most.
         """
-        seen = open_table_of(self._launch, lambda _: None).peek().of(self._launch.machine)
-        jobs = {}
-        for lease in seen.leases:
-            if lease.share and lease.share.group == share.group:
-                jobs[lease.id] = lease.share.client.demand.name
-        jobs.pop(self._acquired.lease.id, None)
-        return jobs, last_join_ns(share.pipe_directory or "")
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + min(1.0, (now_s - self._began_s) / 50)
+        with suppress(GpulaunchError, OSError):  # who was there before counts on
+            leases = table.peek(problems=[]).of(self._launch.machine).leases
+            members = share_groups(leases).get(share.group, [])
+            own = self._acquired.lease.id
+            self._company.add([one.share for one in members if one.share and one.id != own], now_s)
+
+
+class Company:
+    """The jobs that shared a job's GPUs, and for how long."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+        self._shares: dict[tuple[str, int], Share] = {}
+        self._now: tuple[tuple[str, int], ...] = ()
+        self._since_s: float | None = None
+
+    def add(self, shares: Sequence[Share], now_s: float) -> None:
+        """Count the time since the last look for the jobs that were there then.
+
+        Args:
+            shares: that of each other job that is there now.
+            now_s: the monotonic clock.
+        """
+        jobs = [(share.client.demand.name, share.sm_percentage) for share in shares]
+        self._shares |= dict(zip(jobs, shares, strict=True))
+        self._count_until(now_s)
+        self._now = tuple(sorted(jobs))
+
+    def _count_until(self, now_s: float) -> None:
+        if self._since_s is not None:
+            self._seconds[self._now] += now_s - self._since_s
+        self._since_s = now_s
+
+    def run_beside(self, share: Share, capacity: Capacity, now_s: float) -> RunBeside | None:
+        """Return the others, if they were always the same, for half of the time at least.
+
+        Args:
+            share: the job's.
+            capacity: what the GPUs offer.
+            now_s: the monotonic clock; the others may have ended just before the job.
+        """
+        self._count_until(now_s)
+        sets = [jobs for jobs in self._seconds if jobs]
+        if len(sets) != 1 or self._seconds[sets[0]] < self._seconds[()]:
+            return None
+        names, theirs = zip(*sets[0], strict=True)
+        others = [self._shares[job] for job in sets[0]]
+        demands = [one.client.demand for one in (share, *others)]
+        caps = (share.sm_percentage, *theirs)
+        (alone,) = pace(demands[:1], capacity, caps[:1]).speeds
+        beside = pace(demands, capacity, caps, idle_power(capacity)).speeds[0]
+        is_guess = share.promised_pace is None
+        return RunBeside(names, caps, self._seconds[()], alone, None if is_guess else beside)
 
 
 def _refuse_unmeasurable(launch: Launch) -> None:

@@ -219,6 +219,34 @@ class GpuRun(Record):
     hides_peers: bool = False
 
 
+class RunBeside(Record):
+    """The part of a run in which a job shared its GPUs with others, always the same.
+
+    Attributes:
+        names: names of the others, ascending.
+        caps: the job's cap in % of the SMs, then those of the others.
+        alone_s: seconds of the run in which they were not there.
+        speed_alone: predicted speed of the job at its cap meanwhile.
+        speed_beside: its predicted speed beside the others; None where it is only a guess.
+    """
+
+    names: tuple[str, ...]
+    caps: tuple[int, ...]
+    alone_s: float
+    speed_alone: float
+    speed_beside: float | None
+
+    def speed(self, duration_s: float, whole_s: float) -> float:
+        """Return the job's speed beside the others, as a share of its speed alone.
+
+        Args:
+            duration_s: seconds that the run took.
+            whole_s: seconds that it takes alone on the whole GPU.
+        """
+        done_s = min(self.alone_s * self.speed_alone, 0.99 * whole_s)
+        return (whole_s - done_s) / max(duration_s - self.alone_s, 1e-9)
+
+
 class Run(Record):
     """One run of a job.
 
@@ -229,9 +257,7 @@ class Run(Record):
         gpus: its GPUs, by rank.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
-        beside: name of the only job that shared its GPUs, from its start to its end; None if there
-            was none, or another came or went.
-        promised_slowdown: time beside that job / time alone - 1, as predicted at its start.
+        beside: the jobs that shared its GPUs; None if there were none, or others came or went.
     """
 
     command: tuple[str, ...]
@@ -240,8 +266,7 @@ class Run(Record):
     gpus: tuple[GpuRun, ...]
     date: str
     problems: tuple[str, ...] = ()
-    beside: str | None = None
-    promised_slowdown: float | None = None
+    beside: RunBeside | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -313,7 +338,13 @@ def run_document(run: Run) -> dict[str, Any]:
     for gpu in run.gpus:
         traffic = [as_dict(one) for one in gpu.traffic]
         gpus.append({**as_dict(gpu), "traffic": traffic})
-    return {**as_dict(run), "complete": run.is_complete, "figures": figures_of(run), "gpus": gpus}
+    return {
+        **as_dict(run),
+        "beside": as_dict(run.beside) if run.beside else None,
+        "complete": run.is_complete,
+        "figures": figures_of(run),
+        "gpus": gpus,
+    }
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
@@ -328,4 +359,5 @@ def run_of(document: Mapping[str, Any]) -> Run:
         command=tuple(run.command),
         problems=tuple(run.problems),
         gpus=tuple(gpus),
+        beside=None,
     )

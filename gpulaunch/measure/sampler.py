@@ -42,13 +42,15 @@ class Sampler:
 
     Args:
         gpus: the job's, in rank order.
+        look: called with each reading.
 
     Attributes:
         problems: why not all GPUs were read from the job's beginning to its end.
     """
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[Gpu], look: Callable[[], None] | None = None) -> None:
         self.problems: list[str] = []
+        self._look = look
         self._gpus = gpus
         self._meters: list[Meter] = []
         self._ready, self._over = threading.Event(), threading.Event()
@@ -76,6 +78,8 @@ class Sampler:
     def _work(self) -> None:
         try:
             self._open_meters()
+            if self._look:
+                self._look()
             self._ready.set()
             self._sample()
         except FailedError as problem:
@@ -101,6 +105,8 @@ class Sampler:
         pause_s = PERIOD_S
         while not self._over.wait(pause_s):
             before_s = time.thread_time()
+            if self._look:
+                self._look()
             for meter in self._meters:
                 if not self._over.is_set():
                     meter.add()

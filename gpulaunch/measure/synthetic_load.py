@@ -6,8 +6,9 @@ benchmarks). It needs neither PyTorch nor a CUDA toolkit. Its loads are:
 - memory: copies buffers larger than any L2 cache within each GPU
 - link: copies between pinned host memory and each GPU, both ways at once
 
-It prints one line of JSON when the first work is done, and works until TERM or INT, which end it
-with status 0. If CUDA fails, it prints one line and ends with status 125.
+It prints a line of JSON when the first work is done, and then one about every half second with how
+many rounds of copies it has done and when, by the monotonic clock; it works until TERM or INT,
+which end it with status 0. If CUDA fails, it prints one line and ends with status 125.
 
 Usage: synthetic_load.py memory|link
 """
@@ -17,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 MIB = 1 << 20
@@ -32,6 +34,9 @@ COPIES = 16
 """Number of copies queued on the GPU at a time, which share a wait: a signal waits for them, for 3
 to 30 ms on cards from an H100 to a T4.
 """
+
+TELL_S = 0.5
+"""Time between two lines of progress."""
 
 _FAILED = 125
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC: waiting takes no CPU from the job
@@ -160,7 +165,7 @@ def run(kind: str) -> None:
             (context, cuda.handle("cuStreamCreate", _NON_BLOCKING), copy)
             for copy in LOADS[kind](cuda)
         ]
-    count = 1
+    count, done, told_s = 1, 0, time.monotonic()
     while not stopped:
         for context, stream, (function, target, source, size) in queues * count:
             cuda.call("cuCtxSetCurrent", context)
@@ -170,7 +175,10 @@ def run(kind: str) -> None:
             cuda.call("cuStreamSynchronize", stream)
         if count == 1:
             print(json.dumps({"ready": kind, "pid": os.getpid()}), flush=True)
-        count = COPIES
+        done, count, now_s = done + count, COPIES, time.monotonic()
+        if now_s > told_s + TELL_S:
+            print(json.dumps({"done": done, "at_s": now_s}), flush=True)
+            told_s = now_s
 
 
 def _note_signals() -> list[int]:

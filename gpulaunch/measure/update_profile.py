@@ -13,7 +13,7 @@ from typing import Any
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.measure.run import SHARED, Run, figures_of, is_reservation, rounded
+from gpulaunch.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (
@@ -33,6 +33,9 @@ RESERVATION = (
     "measure again with "
     "XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) or TF_FORCE_GPU_ALLOW_GROWTH=true (TensorFlow)"
 )
+
+_FASTEST = 1.2
+"""Speed beside others, alone being 1, beyond which the job did something else. Ours."""
 
 BROKEN_PROMISE = 0.1
 """Slowdown beyond the predicted one of which users are told, as part of the time alone. Ours."""
@@ -145,14 +148,16 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> tuple[Document, 
     """
     fresh = _sections_of(run, source)
     before, runs = known.get("resources", {}), known.get("runs", {})
+    # What was tried beside others stands for speeds against a duration that no longer counts.
+    anew = {**fresh, **({"search": None} if "search" in known else {})}
     if not before or before.get("incomplete"):
-        return fresh, []
+        return anew, []
     misfits = list(_misfits(before, runs, fresh))
     if not misfits:
         return _merge_run(known, fresh, source), []
     in_a_row = runs.get("misfits", 0) + 1
     if in_a_row >= ENOUGH_RUNS:
-        return fresh, [f"is replaced by this run: {what}" for what in misfits]
+        return anew, [f"is replaced by this run: {what}" for what in misfits]
     kept = {"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}
     return kept, [f"does not fit this run: {what}" for what in misfits]
 
@@ -254,6 +259,8 @@ def keep(
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
         fresh = _drop_measured(found, known) if guessed else found
+        if resources and "search" in known:  # its speeds are against a duration of before
+            sections["search"] = None
         sections |= {key: _merge_section(key, known, value) for key, value in fresh.items()}
         write_sections(path, sections)
     lines = []
@@ -322,8 +329,8 @@ def check_own(path: str) -> None:
 def learn(path: str, run: Run) -> list[str]:
     """Add a run to what a profile knows, and return lines for the user.
 
-    A run that failed is not used. Of one that shared its GPUs with the same job from start to end,
-    the slowdown beside that job is learned, if the profile has the duration alone.
+    A run that failed is not used. Of one that shared its GPUs with the same jobs for most of its
+    time, the speed beside these is learned, if the profile has the duration alone.
 
     Args:
         path: path of the profile's file, which need not exist yet.
@@ -349,8 +356,9 @@ def learn(path: str, run: Run) -> list[str]:
     return [f"profile {name} {misfit}" for misfit in misfits]
 
 
-def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:
-    """Add how much longer a job took beside another one on the same GPUs."""
+def _learn_beside(path: str, name: str, run: Run, beside: RunBeside) -> list[str]:
+    """Add how fast a job was beside others on the same GPUs, at their caps."""
+    others = " and ".join(map(printable, beside.names))
     with alone():
         known, begins = learned_from(path, name)
         resources = known.get("resources", {})
@@ -359,14 +367,38 @@ def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:
         if resources.get("measured_on", run.models) != run.models:
             why = f"its duration_s is of {printable(resources['measured_on'])}"
         if why or not alone_s:
-            return [f"profile {name} learns nothing beside {printable(beside)}: {why}"]
-        slowdown = max(0.0, run.duration_s / alone_s - 1)
-        fresh = {"slowdown_percentage": {beside: rounded(100 * slowdown)}, "source": RECORDED}
-        section = _merge_section("shared_gpu", known, fresh)
-        write_sections(path, {**begins, "shared_gpu": section})
-    promised = run.promised_slowdown or 0.0
-    if slowdown - promised <= BROKEN_PROMISE:
+            return [f"profile {name} learns nothing beside {others}: {why}"]
+        speed = beside.speed(run.duration_s, alone_s)
+        if speed > _FASTEST:
+            why = f"it ran {speed:.3g} times as fast as its duration_s says it does alone"
+            return [f"profile {name} learns nothing beside {others}: {why}"]
+        slowdown = min(max(0.0, 1 / speed - 1), 100.0)
+        sections = {**begins, "search": _add_step(known.get("search", {}), run, beside, speed)}
+        if len(beside.names) == 1:
+            fresh = {
+                "slowdown_percentage": {beside.names[0]: rounded(100 * slowdown)},
+                "source": RECORDED,
+            }
+            sections["shared_gpu"] = _merge_section("shared_gpu", known, fresh)
+        write_sections(path, sections)
+    predicted = 1 / beside.speed_beside - 1 if beside.speed_beside else 0.0
+    if slowdown - predicted <= BROKEN_PROMISE:
         return []
-    took = f"beside {printable(beside)} it took {1 + slowdown:.3g} times as long as alone"
-    predicted = f"{1 + promised:.3g} was predicted; from now on the measured slowdown counts"
-    return [f"profile {name}: {took}, {predicted}"]
+    took = f"beside {others} it took {1 + slowdown:.3g} times as long as alone"
+    wanted = f"{1 + predicted:.3g} was predicted; from now on the measured slowdown counts"
+    return [f"profile {name}: {took}, {wanted}"]
+
+
+def _add_step(known: Mapping[str, Any], run: Run, beside: RunBeside, speed: float) -> Document:
+    """Return the search for the best caps with one more launch; of a new set, a new search."""
+    steps: dict[tuple[int, ...], float] = {}
+    if (known.get("beside"), known.get("measured_on")) == (list(beside.names), run.models):
+        steps = dict(zip(map(tuple, known["caps"]), known["speed"], strict=False))
+    steps[beside.caps] = rounded(speed)  # the last measurement counts
+    return {
+        "beside": list(beside.names),
+        "caps": list(map(list, steps)),
+        "speed": list(steps.values()),
+        "measured_on": run.models,
+        "source": RECORDED,
+    }

@@ -405,12 +405,6 @@ class HardwareCounters(Section):
     )
     llc_hit_rate_percentage = percentage("how many of them hit")
     bytes_per_access = whole(1, 1024, "32 where the profiler counts sectors (default)")
-    warp_occupancy_percentage = percentage(
-        "achieved: average share of the warps that the SMs can hold"
-    )
-    theoretical_warp_occupancy_percentage = percentage(
-        "the most that registers, shared memory and block size allow"
-    )
     measured_on = text(_GPU)
     source = text(_SOURCE)
 
@@ -436,6 +430,31 @@ class SharedGpu(Section):
     slowdown_percentage = table(
         _SLOWDOWN,
         "table of profile name and number: how much longer it takes beside that job on one *GPU*",
+    )
+    feels = number(
+        0, 1000, "how much longer it takes beside `synthetic-memory`, as part of its time alone"
+    )
+    presses = number(0, 1000, "how much longer `synthetic-memory` takes beside it, likewise")
+    measured_on = text(_GPU)
+    source = text(_SOURCE)
+
+
+class SharedSearch(Section):
+    """The launches beside the same jobs on one GPU, from which the next caps are chosen."""
+
+    required = ("beside", "caps", "speed", "measured_on", "source")
+    is_one_measurement = True
+
+    beside = items(str, "names of the others, ascending", least=1, most=48)
+    caps = items(
+        ListOf((1, 100), 2, 49), "caps in % of the SMs: the job's own, then those of the others"
+    )
+    speed = Curve(
+        Above(0, 10),
+        "the job's speed at each of these, 1 being that alone",
+        over="caps",
+        unit_in="unit",
+        most=1000,
     )
     measured_on = text(_GPU)
     source = text(_SOURCE)

@@ -63,6 +63,10 @@ class Profile(Section):
         "how it does beside others on one GPU, through MPS; goes before `[collocation]` where GPUs "
         "are shared",
     )
+    search = part(
+        sections.SharedSearch,
+        "what `--record` has tried beside the same jobs ([more](../guides/sharing.md))",
+    )
     resources = part(sections.Resources, "what it uses of one GPU when it runs there alone")
     runs = part(
         sections.Runs, "how these figures differ between runs; each is called as in `[resources]`"
@@ -136,6 +140,11 @@ class Profile(Section):
         return tuple(self.shared_gpu.slowdown_percentage)
 
     @property
+    def searched(self) -> dict[tuple[int, ...], float]:
+        """Speed beside the jobs of the search, by the caps of all: its own, then the others'."""
+        return dict(zip(map(tuple, self.search.caps), self.search.speed, strict=False))
+
+    @property
     def graph(self) -> Pattern | None:
         """Pattern that was measured, with the number of ranks measured; None if not measured."""
         edges = self.communication.edges
@@ -196,6 +205,8 @@ class Profile(Section):
             self.classification.intensity,
             resources.utilization,
             resources.time_active_percentage if resources.utilization == "share" else None,
+            self.shared_gpu.feels,
+            self.shared_gpu.presses,
         )
 
 

@@ -1,4 +1,4 @@
-"""Which jobs may share a GPU through CUDA MPS, and which one a job likes: mps-sharing-2024 IV.B."""
+"""Which jobs may share a GPU through CUDA MPS: the rule of mps-sharing-2024 IV.B."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,11 @@ from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.profiles.demand import Demand
+from gpulaunch.profiles.demand import Demand, tells_all
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.curve import saturates
-from gpulaunch.sharing.partition import Held, partition
-from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
+from gpulaunch.sharing.caps import BUSY, MOST_CAP, best_caps
+from gpulaunch.sharing.speed import Pace, idle_power, kernels_of, pace, speeds
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -29,12 +28,6 @@ LEAST_GAIN = 1.1
 It is above what noise of 5 % in either figure makes.
 """
 
-LEAST_SLOWDOWN = 0.02
-"""Slowdowns below are taken for noise of measurement."""
-
-_STEP_PERCENTAGE = 10.0
-"""Percentage points of SM utilization that make a difference in a preference. Ours."""
-
 _NOISE_DIGITS = 9
 """Decimals to which sums are rounded before they are compared.
 
@@ -45,15 +38,10 @@ What is written as 33.3 + 33.3 + 33.4 is 100.
 MOST_PERCENTAGE = 100.0
 """Bound of each sum of average utilizations, and of maximum memory; a bound itself is allowed."""
 
-MOST_SLOWDOWN_PERCENTAGE = 25.0
-"""Bound of a client's slowdown by its neighbours, as measured.
-
-Ours: it is what a client at 80 % of its speed has, the default tolerance of Objective.
-"""
+Held = Sequence[int | None]
+"""For each job the cap that it has already, or None if it is still to be chosen."""
 
 DecidedBy = Literal["sums", "curves", "measured"]
-
-_BY_SUMS: tuple[DecidedBy, float] = ("sums", 0.0)
 
 
 class Sums(Record):
@@ -65,18 +53,12 @@ class Sums(Record):
         memory_bandwidth_percentage: average memory-bandwidth utilization, likewise.
         memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
-        predicted_power_w: what they are predicted to draw together, the idle GPU's part counted
-            once; None if it is unknown.
-        interference: mean slowdown of the clients whose slowdown beside any other is known,
-            topo-aware-sc17 Eq. 4; 0.1 is 10 %; None if there are none.
     """
 
     sm_percentage: float
     memory_bandwidth_percentage: float
     memory_bytes: int
     power_w: float | None
-    predicted_power_w: float | None
-    interference: float | None
 
 
 class Verdict(Record):
@@ -89,6 +71,9 @@ class Verdict(Record):
             predicted from both curves or as measured, outweighs sums that are exceeded.
         notes: what is worth knowing and no reason to refuse.
         sums: what they use together.
+        caps: cap of each in % of the SMs, as held or as is best; none if they may not share.
+        pace: their predicted speeds at these caps; None if they may not share.
+        why: why these caps, in a sentence; None if they may not share.
     """
 
     compatible: bool
@@ -96,17 +81,22 @@ class Verdict(Record):
     notes: tuple[str, ...]
     sums: Sums
     decided_by: DecidedBy = "sums"
+    caps: tuple[int, ...] = ()
+    pace: Pace | None = None
+    why: str | None = None
 
 
 def judge(
     clients: Sequence[Client],
     capacity: Capacity,
     held: Held = (),
+    reached: float = 0.0,
+    measured: Sequence[float] = (),
 ) -> Verdict:
-    """Judge whether clients may share a GPU.
+    """Judge whether clients may share a GPU, and find their caps.
 
-    They must stay within the bounds, and be as few as each one's objective wants. Their order makes
-    no difference, and one more client never turns a refusal into a grant.
+    They must stay within the bounds, be as few as each one's objective wants, and none may be
+    predicted to lose more to its neighbours than it tolerates. Their order makes no difference.
 
     Two clients of which more is known may exceed sums: if each was measured beside the other on one
     GPU, or if both curves were measured, and both together reach LEAST_GAIN times the throughput of
@@ -116,139 +106,142 @@ def judge(
     Args:
         clients: all that would be on the GPU, one at least.
         capacity: what the GPU offers.
-        held: percentage of the SMs of each client that cannot be chosen any more; None given, all
-            can.
+        held: cap of each client in % of the SMs, as far as it cannot be chosen any more.
+        reached: system throughput of just these clients, where launches of them were measured; it
+            outweighs sums, and slowdowns that were measured at other caps do not count.
+        measured: speed of each at the caps held, by these launches.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
         average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
         the GPU's; throughput wants two clients at most, energy as many as MPS takes. Its criterion
         2 says "under 100 %"; exactly 100 passes here. Departures: docs/decisions/interference.md.
     """
-    slowdowns = _known_slowdowns(clients)
-    demands = [client.demand for client in clients]
-    unlike = _find_unlike(demands)
-    if not unlike and len(_kinds(demands)) > 1:
-        demands = list(map(_as_time, demands))
-    sums = _add_up(demands, capacity, slowdowns)
+    slowdowns = [None] * len(clients) if reached else _known_slowdowns(clients)
+    own = [client.demand for client in clients]
+    demands, unlike = _in_one_kind(own)
+    sums = _add_up(demands)
     sm = _find_exceeded("SM", sums.sm_percentage)
     bandwidth = _find_exceeded("memory-bandwidth", sums.memory_bandwidth_percentage)
-    exceeded = [*sm, *bandwidth]
-    decided_by, gain = _BY_SUMS
-    if exceeded and not any(_is_beyond(demand) for demand in demands):
-        decided_by, gain = _weigh(clients, slowdowns, capacity, held)
-    if decided_by == "sums" or (decided_by == "curves" and bandwidth):
-        decided_by, outweighed = "sums", []
-    else:
-        exceeded, outweighed = [], exceeded
-    reasons = (
+    reasons = [
         *unlike,
-        *exceeded,
         *_find_memory(sums, capacity),
         *_find_crowding(clients, capacity),
-        *_find_slowdown(clients, slowdowns),
-        *_find_intolerable(clients),
-    )
-    how = "measured together" if decided_by == "measured" else "by their curves"
-    notes = [
-        f"{each}, but {how} they reach {gain:.3g} of one after the other" for each in outweighed
+        *_find_taken(clients, capacity, held),
     ]
-    notes += _write_notes(sums, capacity)
-    return Verdict(not reasons, reasons, tuple(notes), sums, decided_by)
+    decided_by: DecidedBy = "sums"
+    notes: list[str] = []
+    if exceeded := [*sm, *bandwidth]:
+        decided_by, gain = _weigh(
+            clients, slowdowns, reached, capacity, held, only_sm=not bandwidth
+        )
+        if decided_by == "sums":
+            reasons = [*unlike, *exceeded, *reasons[len(unlike) :]]
+        else:
+            how = "measured together" if decided_by == "measured" else "by their curves"
+            notes += [
+                f"{each}, but {how} they reach {gain:.3g} of one after the other"
+                for each in exceeded
+            ]
+    if not reasons:
+        caps = best_caps(own, capacity, _objective_of(clients), held)
+        at = Pace(tuple(measured)) if measured else pace(own, capacity, caps, idle_power(capacity))
+        reasons = sorted({*_find_losers(clients, capacity, caps, held, measured, slowdowns)})
+    if reasons:
+        return Verdict(False, tuple(reasons), tuple(notes), sums, decided_by)
+    limit_w = capacity.power_limit_w
+    if limit_w and at.power_w and at.power_w >= limit_w:
+        # No reason to refuse: mps-sharing-2024 V.C saw no throughput go with lowered clocks.
+        notes.append(f"predicted to draw all that its limit of {limit_w:.0f} W allows")
+    why = _explain_caps(own, held, at)
+    return Verdict(True, (), tuple(notes), sums, decided_by, caps, at, why)
 
 
-def mean_slowdown(slowdowns: Sequence[float]) -> float:
-    """Return the mean slowdown of the jobs that a placement affects; 0 if there are none.
+def _objective_of(clients: Sequence[Client]) -> Objective:
+    """Return what caps have to suit: the purpose of all, or throughput if they have several."""
+    first, *others = [client.objective for client in clients]
+    wanted = [(one.name, one.throughput_weight, one.energy_weight) for one in (first, *others)]
+    return first if len({*wanted}) == 1 else Objective()
 
-    These are the running jobs and the new one.
 
-    Args:
-        slowdowns: slowdown of each job: its time with the others, divided by its time alone, less
-            1. Those under 2 % count as 0.
+def _explain_caps(demands: Sequence[Demand], held: Held, at: Pace) -> str:
+    """Return why the last job gets its cap, and what its prediction stands on."""
+    if held and held[-1] is not None:
+        return "as asked for"
+    estimated = [printable(demand.name) for demand in demands if not tells_all(demand.curve)]
+    by = f"; estimated: the curve of {' and '.join(estimated)}" if estimated else ""
+    if len(demands) == 1:
+        return f"enough for 95 % of its best throughput, {MOST_CAP} % at most{by}"
+    return f"predicted throughput {at.stp:.3g} of one after the other{by}"
 
-    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
-        interference grows, so that minimising it would seek interference.
 
-    Example:
-        >>> mean_slowdown([0.3, 0.01, 0.0])
-        0.09999999999999999
+def _in_one_kind(own: Sequence[Demand]) -> tuple[list[Demand], list[str]]:
+    """Return demands whose utilizations can be added up, or why they cannot be.
+
+    Where some tell shares of the SMs and others the time, all go by the time. Memory is accessed at
+    most while a kernel runs.
     """
-    if not slowdowns:
-        return 0.0
-    return sum(slowdown for slowdown in slowdowns if slowdown >= LEAST_SLOWDOWN) / len(slowdowns)
-
-
-def _kinds(demands: Sequence[Demand]) -> set[str]:
-    """Return what the utilizations of some jobs are; those of unknown kind go with any."""
-    return {demand.utilization for demand in demands if demand.utilization}
-
-
-def _find_unlike(demands: Sequence[Demand]) -> list[str]:
-    """Return why the utilizations of some jobs cannot be added up, if they cannot."""
-    if len(_kinds(demands)) < 2:
-        return []
-    return [
-        f"utilization of {printable(demand.name)} is a share of the SMs and that of others of the "
-        "time: its busy time is not known"
-        for demand in demands
-        if demand.utilization == "share" and demand.busy_percentage is None
-    ]
-
-
-def _as_time(demand: Demand) -> Demand:
-    """Return a demand with utilizations that are shares of the time.
-
-    Memory is accessed at most while a kernel runs.
-    """
-    if demand.utilization != "share" or demand.busy_percentage is None:
-        return demand
-    busy = max(demand.busy_percentage, demand.sm_utilization_percentage)
-    return replace(
-        demand,
-        sm_utilization_percentage=busy,
-        memory_bandwidth_utilization_percentage=max(
-            busy, demand.memory_bandwidth_utilization_percentage
-        ),
-        utilization="time-active",
-    )
+    demands = list(own)
+    unlike: list[str] = []
+    if len({demand.utilization for demand in own if demand.utilization}) < 2:
+        return demands, unlike
+    for i, demand in enumerate(own):
+        if demand.utilization != "share":
+            continue
+        if demand.busy_percentage is None:
+            unlike.append(
+                f"utilization of {printable(demand.name)} is a share of the SMs and that of others "
+                "of the time: its busy time is not known"
+            )
+            continue
+        busy = max(demand.busy_percentage, demand.sm_utilization_percentage)
+        demands[i] = replace(
+            demand,
+            sm_utilization_percentage=busy,
+            memory_bandwidth_utilization_percentage=max(
+                busy, demand.memory_bandwidth_utilization_percentage
+            ),
+        )
+    return demands, unlike
 
 
 def _weigh(
     clients: Sequence[Client],
     slowdowns: Sequence[float | None],
+    reached: float,
     capacity: Capacity,
     held: Held,
+    *,
+    only_sm: bool,
 ) -> tuple[DecidedBy, float]:
     """Return what outweighs sums that are exceeded, and the throughput of the clients by that.
 
-    Only a pair is known well enough.
+    But by launches of just these clients, only a pair is known well enough.
     """
+    demands = [client.demand for client in clients]
+    if reached >= LEAST_GAIN:
+        return "measured", reached
     if len(clients) != 2:
-        return _BY_SUMS
+        return "sums", 0.0
     one, other = clients
     measured = other.demand.name in one.on_one_gpu and one.demand.name in other.on_one_gpu
     known = [slowdown for slowdown in slowdowns if slowdown is not None]
+    how: DecidedBy = "sums"
+    gain = 0.0
     if len(known) == len(clients) and measured:
-        gain = fsum(1 / (1 + slowdown) for slowdown in known)
-        return ("measured", gain) if gain >= LEAST_GAIN else _BY_SUMS
-    demands = [client.demand for client in clients]
-    if any(saturates(demand.curve) is None for demand in demands):
-        return _BY_SUMS
-    gain = partition(demands, capacity, held=held).gain
-    return ("curves", gain) if gain >= LEAST_GAIN else _BY_SUMS
+        gain, how = fsum(1 / (1 + slowdown) for slowdown in known), "measured"
+    elif only_sm and all(tells_all(demand.curve) for demand in demands):
+        caps = best_caps(demands, capacity, Objective(), held)
+        gain, how = fsum(pace(demands, capacity, caps, idle_power(capacity)).speeds), "curves"
+    return (how, gain) if gain >= LEAST_GAIN else ("sums", 0.0)
 
 
-def _add_up(
-    demands: Sequence[Demand], capacity: Capacity, slowdowns: Sequence[float | None]
-) -> Sums:
+def _add_up(demands: Sequence[Demand]) -> Sums:
     powers = [demand.power_w for demand in demands if demand.power_w is not None]
-    known = sorted(slowdown for slowdown in slowdowns if slowdown is not None)
     return Sums(
         _round_sum(demand.sm_utilization_percentage for demand in demands),
         _round_sum(demand.memory_bandwidth_utilization_percentage for demand in demands),
         sum(demand.memory_bytes for demand in demands),
         _round_sum(iter(powers)) if len(powers) == len(demands) else None,
-        drawn_power(demands, rates(demands), idle_power(capacity)),
-        mean_slowdown(known) if known else None,
     )
 
 
@@ -279,24 +272,15 @@ def find_filled(client: Client) -> str | None:
     Curves and measured slowdowns may outweigh what a job uses.
     """
     demand = client.demand
-    if not demand.curve and not client.on_one_gpu:
-        for what, used in (
-            ("SM", demand.sm_utilization_percentage),
-            ("memory-bandwidth", demand.memory_bandwidth_utilization_percentage),
-        ):
-            if used >= MOST_PERCENTAGE:
-                return (
-                    f"average {what} utilization {_percent_of(used, MOST_PERCENTAGE)} by itself, "
-                    "so nothing fits beside it: -o utilization may say less"
-                )
-    return None
-
-
-def _is_beyond(demand: Demand) -> bool:
-    """Return whether a job exceeds a bound of utilization all by itself."""
+    used, what = max(
+        (demand.sm_utilization_percentage, "SM"),
+        (demand.memory_bandwidth_utilization_percentage, "memory-bandwidth"),
+    )
+    if used < MOST_PERCENTAGE or demand.curve or client.on_one_gpu:
+        return None
     return (
-        demand.sm_utilization_percentage > MOST_PERCENTAGE
-        or demand.memory_bandwidth_utilization_percentage > MOST_PERCENTAGE
+        f"average {what} utilization {_percent_of(used, MOST_PERCENTAGE)} by itself, so nothing "
+        "fits beside it: -o utilization may say less"
     )
 
 
@@ -329,48 +313,61 @@ def _is_small(demand: Demand) -> bool:
     return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= MOST_PERCENTAGE
 
 
-def _find_slowdown(clients: Sequence[Client], slowdowns: Sequence[float | None]) -> Iterator[str]:
-    """Yield the client that is slowed down most, if it is too much."""
-    worst, name = max(
-        (slowdown or 0.0, client.demand.name)
-        for slowdown, client in zip(slowdowns, clients, strict=True)
-    )
-    percentage = round(100 * worst, _NOISE_DIGITS)
-    if percentage > MOST_SLOWDOWN_PERCENTAGE:
-        figures = _percent_of(percentage, MOST_SLOWDOWN_PERCENTAGE)
-        yield f"measured slowdown of {printable(name)} {figures}"
+def _find_taken(clients: Sequence[Client], capacity: Capacity, held: Held) -> Iterator[str]:
+    """Yield that a busy client has all SMs already, and another one is busy, too.
 
-
-def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:
-    """Yield the client predicted to lose most, if one that shares for energy or product minds."""
-    tolerances = [
-        client.objective.throughput_tolerance_percentage
-        for client in clients
-        if client.objective.name != "throughput"
-    ]
-    if not tolerances:
-        return
-    speeds = rates([client.demand for client in clients])
-    slowest, name = min(
-        (speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True)
-    )
-    loss = round(100 * (1 - slowest), _NOISE_DIGITS)
-    if loss > min(tolerances):
-        yield f"predicted throughput loss of {printable(name)} {_percent_of(loss, min(tolerances))}"
-
-
-def _write_notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
-    """Yield that power goes beyond the limit, which is no reason to refuse.
-
-    Source: mps-sharing-2024 V.C saw no throughput go with lowered clocks.
+    Without caps blocks are dealt out as SMs get free, and one of the two may hardly run.
     """
-    limit = capacity.power_limit_w
-    if limit is None or sums.power_w is None or sums.power_w <= limit:
+    busy = [kernels_of(client.demand, capacity).busy > BUSY for client in clients]
+    if sum(busy) < 2:
         return
-    drawn = sums.predicted_power_w
-    predicted = "" if drawn is None else f" (predicted draw {drawn:.0f} W)"
-    found = f"average power sums to {sums.power_w:.0f} W{predicted}"
-    yield f"{found}, over the limit of {limit:.0f} W: clocks may be lowered"
+    for client, is_busy, cap in zip(clients, busy, held or [None] * len(clients), strict=True):
+        if is_busy and cap == 100:
+            yield f"{printable(client.demand.name)} is busy and has no cap"
+
+
+def _find_losers(
+    clients: Sequence[Client],
+    capacity: Capacity,
+    caps: Sequence[int],
+    held: Held,
+    measured: Sequence[float],
+    slowdowns: Sequence[float | None],
+) -> Iterator[str]:
+    """Yield each client that loses more to its neighbours than it tolerates.
+
+    What was measured goes before predictions, for which neither what its own cap costs it counts
+    nor the limit of power. Who comes last does not lose more than that either to the caps that the
+    others have already.
+
+    Args:
+        clients: all that would be on the GPU.
+        capacity: what the GPU offers.
+        caps: cap of each.
+        held: those of them that were not chosen.
+        measured: speed of each at these caps, if these were tried.
+        slowdowns: slowdown of each as measured at others.
+    """
+    if len(clients) == 1:
+        return
+    demands = [client.demand for client in clients]
+    beside = measured or speeds(demands, capacity, caps)
+    each = zip(demands, caps, strict=True)
+    wanted = [speeds([demand], capacity, [cap])[0] for demand, cap in each]
+    if any(held) and not all(held):
+        free = best_caps(demands, capacity, _objective_of(clients))
+        freely = speeds(demands, capacity, free)
+        wanted = [
+            one if has else max(one, min(1.0, most))
+            for has, one, most in zip(held, wanted, freely, strict=True)
+        ]
+    for client, most_speed, speed, known in zip(clients, wanted, beside, slowdowns, strict=True):
+        kept = speed / most_speed if known is None else 1 / (1 + known)
+        how = "predicted" if known is None and not measured else "measured"
+        loss = round(100 * (1 - kept), _NOISE_DIGITS)
+        most = client.objective.throughput_tolerance_percentage
+        if loss > most:
+            yield f"{how} loss of {printable(client.demand.name)} {_percent_of(loss, most)}"
 
 
 def _percent_of(value: float, most: float) -> str:
@@ -380,43 +377,3 @@ def _percent_of(value: float, most: float) -> str:
 
 def _mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):.10g} MiB"
-
-
-def rank_group(
-    request: Demand, residents: Sequence[Demand], objective: Objective, capacity: Capacity
-) -> tuple[float, ...]:
-    """Return the sort key of a GPU where a job may run; the lowest is best.
-
-    1. For product alone: the product that all are predicted to reach, the largest first.
-    2. Average SM utilization of the jobs that are there, in steps of 10 points, the lowest first.
-    3. How far the job's average power is from their mean, the farthest first: low goes with high.
-    4. Their SM utilization again, exactly.
-
-    Args:
-        request: demand of the job that looks for a GPU.
-        residents: demands of the jobs on the GPU.
-        objective: objective of the job.
-        capacity: what the GPU offers.
-
-    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing
-        power); it ranks neither against the other. Contention matters more than power, it says, so
-        utilization comes first, coarsely.
-    """
-    used = round(fsum(resident.sm_utilization_percentage for resident in residents), _NOISE_DIGITS)
-    key = (used // _STEP_PERCENTAGE, -_power_apart(request, residents), used)
-    if objective.name != "product":
-        return key
-    gain = steady_gain([request, *residents], capacity)
-    product = gain.log_product(objective.throughput_weight, objective.energy_weight)
-    return (-round(product, _NOISE_DIGITS), *key)
-
-
-def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:
-    """Return the distance of a job's power from the mean of the others', in W.
-
-    It is 0 if one is unknown, or there are no others.
-    """
-    powers = [resident.power_w for resident in residents if resident.power_w is not None]
-    if request.power_w is None or not powers or len(powers) < len(residents):
-        return 0.0
-    return abs(request.power_w - round(fsum(powers), _NOISE_DIGITS) / len(powers))

@@ -6,18 +6,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from gpulaunch.errors import FailedError, NotShareableError
+from gpulaunch.errors import FailedError, NotShareableError, printable
 from gpulaunch.files.size import format_size
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, share_groups
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.find import Machine, find_at_work, most_memory
+from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace
+from gpulaunch.sharing.capacity import capacity_by, least_of
 from gpulaunch.sharing.mps_daemon import MpsError
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
+from gpulaunch.sharing.speed import idle_power, pace
 
 FIRST_LOOK_S = 1.0
 """First pause before a check whether the job has become a client of its MPS server.
@@ -25,7 +30,7 @@ FIRST_LOOK_S = 1.0
 Later pauses are ever longer.
 """
 
-LONGEST_PAUSE_S = 60.0
+LONGEST_PAUSE_S = 30.0
 
 LOOK_S = 1.0
 """Time that the daemon has to answer in such a check: signals for the job wait meanwhile."""
@@ -37,6 +42,45 @@ NEAR = 0.97
 
 The limit is 10 % beyond the peak that was measured, so a job at its peak is at 91 %.
 """
+
+TOLD_AT = 0.05
+"""Part of its promised pace that a job has lost when its user is told. Ours."""
+
+
+def paces(topology: Topology, leases: Sequence[Lease]) -> dict[str, float]:
+    """Return the predicted pace of jobs that share GPUs, beside those that are there now.
+
+    It is missing where it is unknown for one of a group, as it is for jobs that have asked for a
+    part of a GPU without saying what they use.
+
+    Args:
+        topology: the machine.
+        leases: its leases.
+
+    Returns:
+        By id of the lease, the speed as a part of that alone on the whole GPU.
+    """
+    groups = share_groups(leases)
+    models = load_gpu_models() if groups else []
+    capacities = {
+        gpu.uuid: capacity_by(find_gpu_model(models, gpu.model), gpu.memory_bytes, 0)
+        for gpu in topology.gpus
+    }
+    found = {}
+    for group, members in groups.items():
+        shares = [lease.share for lease in members if lease.share]
+        if any(share.promised_pace is None for share in shares):
+            continue
+        capacity = least_of(capacities, group)
+        at = pace(
+            [share.client.demand for share in shares],
+            capacity,
+            [share.sm_percentage for share in shares],
+            idle_power(capacity),
+        )
+        for lease, speed in zip(members, at.speeds, strict=True):
+            found[lease.id] = min(1.0, speed)
+    return found
 
 
 @contextmanager
@@ -85,6 +129,8 @@ class Membership:
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
         self._companion = self._group.companion(record.fd)
+        self._table, self._share, self._id = table, share, record.id
+        self._told = share.promised_pace
         self._limit_bytes = share.client.demand.memory_bytes
         self._held_bytes = 0
 
@@ -144,12 +190,35 @@ class Membership:
                 return status
             if deadline is not None and time.monotonic() >= deadline:
                 return None
+            self._tell_of_pace(machine, warn)
             found = pids()
             known = known or self._is_attached(machine, uuids, found, warn)
             with suppress(FailedError):
                 held_bytes = most_memory(machine, uuids, found)
                 self._held_bytes = max(self._held_bytes, held_bytes)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _tell_of_pace(self, machine: Machine, warn: Callable[[str], None]) -> None:
+        """Tell that others have come beside whom the job is slower than it was promised."""
+        if self._told is None:
+            return
+        try:
+            leases = self._table.peek().of(machine).leases
+        except (FailedError, OSError):  # whatever is wrong with the table, the job goes on
+            return
+        now = paces(machine.topology, leases).get(self._id)
+        if now is not None and now < (1 - TOLD_AT) * self._told:
+            self._told = now
+            others = [
+                lease.name or lease.share.client.demand.name
+                for lease in share_groups(leases)[self._share.group]
+                if lease.share and lease.id != self._id
+            ]
+            promised = self._share.promised_pace
+            warn(
+                f"{' and '.join(map(printable, others))} shares the GPU now: this job is predicted "
+                f"to run at {now:.2f} of its speed alone, {promised:.2f} was predicted at its start"
+            )
 
     def _tell_of_limit(self, status: int, warn: Callable[[str], None]) -> None:
         """Tell whose limit it was if a job failed that had come near its limit of memory.

@@ -66,19 +66,6 @@ def is_of_a_group(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, MEMBERS_FILE))
 
 
-def note_join(directory: str) -> None:
-    """Date the last join of a share group; who joins holds the group's lock."""
-    with suppress(OSError):
-        os.utime(os.path.join(directory, MEMBERS_FILE))
-
-
-def last_join_ns(directory: str) -> int | None:
-    """Return when a job last joined a share group, or tried to; None if that is unknown."""
-    with suppress(OSError):
-        return os.stat(os.path.join(directory, MEMBERS_FILE)).st_mtime_ns
-    return None
-
-
 def inherited_variables(environment: Mapping[str, str] = os.environ) -> dict[str, None]:
     """Return variables that a job which shares has left in an environment, to be removed.
 

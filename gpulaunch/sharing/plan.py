@@ -1,6 +1,6 @@
 """A queue of jobs whose figures are known -> who shares which GPU, in which order.
 
-All times and energies are predictions, by the models of prediction.py.
+All times and energies are predictions, by the model of speed.py.
 """
 # pure: decides on plain values
 
@@ -15,17 +15,16 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.prediction import (
-    Gain,
-    normalized_turnaround,
-    run_together,
-    system_throughput,
-    worth_of,
-)
+from gpulaunch.sharing.speed import pace, worth_of
 
 _TOGETHER = 24
 """Jobs among which partners are sought; in a longer queue those of like duration."""
+
+_MOST_MEASURED = 2.47
+"""Throughput of a group, one job after the other being 1, above which none was measured.
+
+Source: mps-sharing-2024 V.B: at most 147 % more.
+"""
 
 _DIGITS = 9  # decimals to which predictions are rounded before they are compared
 
@@ -82,12 +81,26 @@ class Cost(Record):
     time_s: float
     energy_j: float | None
 
-    def gain_over(self, other: "Cost") -> Gain:
+    def gain_over(self, other: "Cost") -> "Gain":
         """Return what this brings against another cost."""
         energies = (
             other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
         )
         return Gain(other.time_s / self.time_s, energies)
+
+
+class Gain(Record):
+    """The predicted gain of sharing over running one job after the other: 1 is none.
+
+    Attributes:
+        throughput: sequential time / time.
+        energy_efficiency: sequential energy / energy; None if a power is unknown.
+
+    Source: mps-sharing-2024 IV.C.
+    """
+
+    throughput: float
+    energy_efficiency: float | None
 
 
 class GroupMember(Record):
@@ -225,8 +238,14 @@ def _predict_group(
     jobs: Sequence[PlannedJob], gpu: int, start_s: float, site: PlanSite, why_alone: str | None
 ) -> Group:
     """Return a group with its predicted costs."""
-    caps, ends_s, cost = _share(jobs, site)
+    verdict = judge([job.client for job in jobs], site.capacity)
+    caps = verdict.caps if len(jobs) > 1 else ()
+    ends_s, cost = run_together(jobs, caps, site)
     alone = [job.alone_s for job in jobs]
+    stp = fsum(one / end for one, end in zip(alone, ends_s, strict=True))
+    notes = verdict.notes
+    if stp > _MOST_MEASURED:
+        notes += (f"no group is known that reached more than {_MOST_MEASURED} times",)
     return Group(
         gpu=gpu,
         start_s=start_s,
@@ -235,29 +254,45 @@ def _predict_group(
             for job, cap, end in zip(jobs, caps or (None,), ends_s, strict=True)
         ),
         cost=cost,
-        stp=system_throughput(alone, ends_s),
-        antt=normalized_turnaround(alone, ends_s),
-        notes=judge([job.client for job in jobs], site.capacity).notes,
+        stp=stp,
+        antt=fsum(end / one for one, end in zip(alone, ends_s, strict=True)) / len(jobs),
+        notes=notes,
         why_alone=why_alone,
     )
 
 
-def _share(
-    jobs: Sequence[PlannedJob], site: PlanSite
-) -> tuple[tuple[int, ...], tuple[float, ...], Cost]:
-    """Predict what jobs take that start together on one GPU.
+def run_together(
+    jobs: Sequence[PlannedJob], caps: Sequence[int], site: PlanSite
+) -> tuple[tuple[float, ...], Cost]:
+    """Let jobs start together on one GPU; when one ends, the others become faster.
+
+    Args:
+        jobs: the jobs.
+        caps: cap of each, kept to the end, as MPS does; none given, none is capped.
+        site: the GPUs.
 
     Returns:
-        The cap of each, none for a single one; the end of each, and the cost until the last.
+        The end of each job in seconds from the common start, and the cost until the last end.
+
+    Cost: the square of the number of jobs.
     """
-    demands = [job.demand for job in jobs]
-    caps: tuple[int, ...] = ()
-    if len(jobs) > 1:
-        found = partition(demands, site.capacity, site.objective, adjust=False)
-        caps = found.sm_percentages
-    alone_s = [job.alone_s for job in jobs]
-    ends_s, energy_j = run_together(demands, alone_s, site.capacity, caps, site.idle_w)
-    return caps, ends_s, Cost(max(ends_s), energy_j)
+    left = [job.alone_s for job in jobs]
+    ends = [0.0] * len(left)
+    now, energy_j, known = 0.0, 0.0, True
+    running = list(range(len(left)))
+    while running:
+        own_caps = [caps[i] for i in running] if caps else ()
+        at = pace([jobs[i].demand for i in running], site.capacity, own_caps, site.idle_w)
+        needed = [left[i] / speed for i, speed in zip(running, at.speeds, strict=True)]
+        step = min(needed)
+        now += step
+        energy_j += (at.power_w or 0.0) * step
+        known = known and at.power_w is not None
+        for i, speed, need in zip(running, at.speeds, needed, strict=True):
+            left[i] = 0.0 if need <= step else max(0.0, left[i] - step * speed)
+            ends[i] = now
+        running = [i for i in running if left[i]]
+    return tuple(ends), Cost(now, energy_j if known else None)
 
 
 def _refusals(jobs: Sequence[PlannedJob], site: PlanSite) -> tuple[str, ...]:
@@ -354,10 +389,13 @@ class _Search:
         """Return the cost of a group; None if it may not share a GPU."""
         if group not in self._costs:
             jobs = [self._jobs[place] for place in sorted(group)]
-            found = None
-            if len(jobs) == 1 or not _refusals(jobs, self._site):
-                *_, found = _share(jobs, self._site)
-            self._costs[group] = found
+            verdict = judge([job.client for job in jobs], self._site.capacity)
+            caps = verdict.caps if len(jobs) > 1 else ()
+            self._costs[group] = (
+                run_together(jobs, caps, self._site)[1]
+                if len(jobs) == 1 or verdict.compatible
+                else None
+            )
         return self._costs[group]
 
     def _costs_of(self, division: Iterable[_Places]) -> list[Cost]:
@@ -375,8 +413,7 @@ class _Search:
             heapreplace(ends, ends[0] + cost.time_s)
         gain = _add_up(costs, max(ends), self._site).gain_over(self._sequential)
         objective = self._site.objective
-        known = gain.energy_efficiency is not None or objective.name == "throughput"
-        wanted = worth_of(gain, objective) if known else gain.throughput
+        wanted = worth_of(gain.throughput, gain.energy_efficiency, objective)
         return round(wanted, _DIGITS), round(gain.throughput, _DIGITS)
 
     def _near(self, division: _Division) -> Iterator[_Division]:

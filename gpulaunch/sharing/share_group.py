@@ -34,7 +34,6 @@ from gpulaunch.sharing.mps_directories import (
     PATIENCE_S,
     is_of_a_group,
     make_own,
-    note_join,
 )
 
 _LOCK_MARGIN_S = 30.0
@@ -120,7 +119,6 @@ class ShareGroup:
             companion = self._daemon_companion() if may_fork else None
             try:
                 self._ensure_daemon()
-                note_join(self.directory)
                 yield
             finally:
                 if not self.members():

@@ -61,13 +61,14 @@ def _sharing_parts(
     parts += [table] if explanation.sharing else []
     if isinstance(decision, Grant) and decision.exclusive_reason:
         parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
-    if chosen and chosen.allotment:
-        parts.append(
-            Text(f"{chosen.allotment.sm_percentage} % of the SMs: {chosen.allotment.reason}")
+    if chosen and chosen.verdict.caps:
+        parts.append(Text(f"{chosen.verdict.caps[-1]} % of the SMs: {chosen.verdict.why}"))
+    if chosen and chosen.residents and (at := chosen.verdict.pace):
+        names = [name_job(lease) for lease in chosen.residents] + ["this job"]
+        each = ", ".join(
+            f"{name} {speed:.2f}" for name, speed in zip(names, at.speeds, strict=True)
         )
-    if chosen and chosen.residents and chosen.prediction:
-        stp, antt = chosen.prediction.stp, chosen.prediction.antt
-        parts.append(Text(f"predicted: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
+        parts.append(Text(f"predicted speeds: {each}; STP {at.stp:.3g}, ANTT {at.antt:.3g}", "dim"))
     return [*parts, Text()]
 
 

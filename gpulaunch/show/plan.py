@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.profiles.demand import tells_all
 from gpulaunch.sharing.plan import Cost, Group, GroupMember, Plan, PlanSite
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Text, figure, make_table
@@ -15,7 +16,10 @@ _RATIOS = ("throughput", "energy_efficiency", "product")
 def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
     """Return the document that `gpulaunch plan --json` prints."""
     gain, objective = plan.gain, site.objective
-    product = gain.product(objective.throughput_weight, objective.energy_weight)
+    product = None
+    if gain.energy_efficiency is not None:
+        product = gain.throughput**objective.throughput_weight
+        product *= gain.energy_efficiency**objective.energy_weight
     return {
         "gpu_model": gpu_model,
         "gpus": site.gpus,
@@ -58,6 +62,7 @@ def _member(member: GroupMember) -> Document:
         "name": printable(member.job.name),
         "tasks": member.job.tasks,
         "sm_percentage": member.sm_percentage,
+        "curve_estimated": not tells_all(member.job.demand.curve),
         "alone_s": _rounded(member.job.alone_s),
         "predicted_end_s": _rounded(member.end_s),
     }
@@ -94,7 +99,7 @@ def plan_table(document: Document) -> Parts:
 
 def _group_parts(groups: Sequence[Document]) -> list[Grid | Text]:
     right = ("GPU", "start", "time", "STP", "ANTT", "energy")
-    table = make_table("group", *right, "jobs (share of SMs)", right=("group", *right))
+    table = make_table("group", *right, "jobs (share of SMs, * estimated)", right=("group", *right))
     notes: list[Text] = []
     alone = make_table("alone", "because")
     for group in groups:
@@ -119,7 +124,8 @@ def _group_parts(groups: Sequence[Document]) -> list[Grid | Text]:
 
 def _member_text(job: Document) -> str:
     tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
-    share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %"
+    estimated = "*" if job["curve_estimated"] else ""
+    share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %{estimated}"
     return f"{job['name']}{tasks} ({share})"
 
 

@@ -155,7 +155,10 @@ def _curve_text(key: Curve, section: Section) -> str:
     over = section.keys[key.over]
     unit = section.document.get(key.unit_in, "")
     points = zip(section.document[key.over], section.document[key.name], strict=True)
-    shown = ", ".join(f"{amount(over, x)}: {figure(y)}" for x, y in points)
+    shown = ", ".join(
+        f"{' + '.join(map(str, x)) if isinstance(x, list) else amount(over, x)}: {figure(y)}"
+        for x, y in points
+    )
     return f"{unit} by {label_of(over)}: {shown}".lstrip()
 
 

@@ -117,6 +117,11 @@ def status_document(
                 "numa_node": gpu.numa_node,
             }
         )
+    pace_of: dict[str, float] = {}
+    if any(lease.share for lease in leases):
+        from gpulaunch.sharing.membership import paces  # late: few machines have jobs that share
+
+        pace_of = paces(topology, leases)
     return {
         "topology": topology.name,
         "problems": [
@@ -127,6 +132,7 @@ def status_document(
             _lease_document(
                 topology,
                 lease,
+                pace_of.get(lease.id),
                 user_name(lease.user_id),
                 _left_over_document(lease, (left_over or {}).get(lease.id), outside),
                 (standings or {}).get(lease.id),
@@ -246,6 +252,7 @@ def _dependent_document(launch: "PastLaunch", user: str) -> Document:
 def _lease_document(
     topology: Topology,
     lease: Lease,
+    pace: float | None,
     user: str,
     left_over: Document,
     standing: Standing | None,
@@ -270,6 +277,7 @@ def _lease_document(
         "share_memory_bytes": lease.share.client.demand.memory_bytes if lease.share else None,
         "guest": lease.share is not None and lease.share.guest,
         "promised_pace": lease.share.promised_pace if lease.share else None,
+        "pace": pace,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,

@@ -228,6 +228,8 @@ def gpus_cell(record: Document) -> str:
         return gpus
     part = record["sm_percentage"]
     share = "shared" if part is None or part == 100 else f"{part} %"
+    if record["pace"] is not None:
+        share += f", pace {record['pace']:.2f}"
     return f"{gpus} ({share}, guest)" if record["guest"] else f"{gpus} ({share})"
 
 

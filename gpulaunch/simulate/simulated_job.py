@@ -41,7 +41,7 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         uuids: UUIDs of its GPUs, in rank order.
     """
     request, share = job.request, None
-    if grant.share_option and grant.share_option.allotment:
+    if grant.share_option:
         from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
         share = share_of(request, grant.share_option)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
-from gpulaunch.sharing.prediction import rates
+from gpulaunch.sharing.capacity import least_of
+from gpulaunch.sharing.speed import speeds
 from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.yardstick import Yardstick
 
@@ -64,7 +65,7 @@ class TimeModel:
             self._slowdown_of_neighbours(job.request, lease, company) if self._interference else 0.0
         )
         return (1 + max(links, neighbours)) / (
-            _speed_beside(lease, company) if self._sharing else 1.0
+            _speed_beside(job.request, lease, company) if self._sharing else 1.0
         ) - 1
 
     def _slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
@@ -101,13 +102,13 @@ class TimeModel:
         return {self._yardstick.socket_of[uuid] for uuid in lease.uuids}
 
 
-def _speed_beside(lease: Lease, company: Sequence[Lease]) -> float:
+def _speed_beside(request: Request, lease: Lease, company: Sequence[Lease]) -> float:
     """Return the speed of a job beside those on its GPUs, as a share of its speed alone."""
     own = lease.share
-    if own is None:
+    if own is None or request.sharing is None:
         return 1.0
     others = [other.share for other in company if other.share and other.share.group == own.group]
     shares = [own, *others]
-    return rates(
-        [share.client.demand for share in shares], [share.sm_percentage for share in shares]
-    )[0]
+    capacity = least_of(request.sharing.capacities, own.group)
+    demands = [share.client.demand for share in shares]
+    return speeds(demands, capacity, [share.sm_percentage for share in shares])[0]

@@ -43,20 +43,6 @@ def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> 
     assert document["sequential"] == {"time_s": 12, "energy_j": None}
 
 
-def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> None:
-    """A measured slowdown beside another job keeps the two apart, and the plan says why."""
-    profile = tmp_path / "mine.toml"
-    profile.write_text(
-        'name = "mine"\n[collocation]\nsource = "us"\nslowdown_percentage = { "b" = 40 }\n'
-    )
-    path = queue_file(
-        f"{HEAD}[[job]]\nname = 'a'\nprofile = '{profile}'\n{FULL}[[job]]\nname = 'b'\n{FULL}"
-    )
-    assert planned(launcher, path)["groups"][0]["why_alone"] == (
-        "beside b: measured slowdown of mine 40 % of at most 25 %"
-    )
-
-
 LIGHT = "sm = 40\nmemory_bandwidth = 20\nmemory = '1GiB'\npower_w = 150\nduration_s = 100\n"
 LIGHT_PAIR = f"[[job]]\nname = 'a'\n{LIGHT}[[job]]\nname = 'b'\n{LIGHT}"
 

@@ -84,7 +84,9 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     path = tmp_path / "job.toml"
     path.write_text('name = "mine" # my own\ngpus = 1\n\n[sharing]\nshare = false # never\n')
     done = measured(launcher, path, "--only 0", *timed(2, began=began))
-    said = f"gpulaunch: info: written to {path}; to see it: gpulaunch profile show {path}\n"
+    said = "gpulaunch: info: no curve over its share of the SMs: --iterations-from REGEX tells its "
+    said += "progress, so that it can be cut\n"
+    said += f"gpulaunch: info: written to {path}; to see it: gpulaunch profile show {path}\n"
     assert (done.returncode, done.stderr) == (0, said)
     text = path.read_text()
     assert text.startswith('name = "mine" # my own\ngpus = 1\n')

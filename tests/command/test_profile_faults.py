@@ -154,9 +154,11 @@ def test_a_job_that_cannot_be_cut(launcher: Launcher, tmp_path: Path) -> None:
 def test_without_mps_there_is_no_curve(launcher: Launcher, tmp_path: Path) -> None:
     """Where GPUs cannot be shared nothing bounds the SMs: that is told, and no curve is written."""
     path = tmp_path / "job.toml"
-    done = measured(launcher, path, "--sweep 10,100", "true")
-    assert (done.returncode, path.exists()) == (125, False)
-    assert "--sweep: no GPU can be shared: nvidia-cuda-mps-control is not on PATH" in done.stderr
+    job = "for i in 1 2 3; do echo step $i; sleep 0.05; done"
+    done = measured(launcher, path, "--iterations-from 'step ([0-9]+)'", "sh", "-c", job)
+    assert (done.returncode, "[sm_curve]" in path.read_text()) == (0, False)
+    why = "no GPU can be shared: nvidia-cuda-mps-control is not on PATH"
+    assert f"no curve over its share of the SMs: {why}" in done.stderr
 
 
 def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:

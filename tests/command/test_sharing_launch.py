@@ -51,35 +51,21 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
         states = [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]]
         assert states == [("shared", 2), ("free", 0)]
         for lease in document["leases"]:
-            assert (lease["sm_percentage"], lease["share_memory_bytes"]) == (100, 1 << 30)
-        paces = sorted(lease["promised_pace"] for lease in document["leases"])
-        assert paces == [pytest.approx(1 / 1.01, rel=1e-3), 1.0]  # at the start of each
+            # Of the first 66 % of the SMs keep 95 % of its speed.
+            assert (66 <= lease["sm_percentage"] <= 80, lease["share_memory_bytes"]) == (
+                True,
+                1 << 30,
+            )
+            assert lease["pace"] <= lease["promised_pace"] < 1
+        assert sorted(lease["pace"] < lease["promised_pace"] for lease in document["leases"]) == [
+            False,
+            True,
+        ]  # the first is slower now than at its start
         assert indices(dry(launcher, *DGX, *HEAVY)) != [0]
         assert indices(dry(launcher, *DGX, "-n", "1")) != [0]
         assert dry(launcher, *DGX, "-n", "8")["status"] == 75
     assert status(launcher, *DGX)["leases"] == []
     assert launcher.records() == []
-
-
-def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
-    """A dry run names residents, sums, what is best for all, and what the residents leave."""
-    points = "sm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]"
-    more = f'power_w = 150\n[sm_curve]\n{points}\nsource = "made up"\n'
-    curved = ("-p", profile(launcher, 2048, more, bandwidth=40))
-    with held(launcher, *DGX, "--share", *curved, "--name", "saturated"):
-        document = dry(launcher, *DGX, *LIGHT)
-        like = dry(launcher, *DGX, "--share", *curved, "--share=60%")["sharing"]
-    sharing = document["sharing"]
-    assert document["reason"].startswith("shared with saturated (")
-    (resident,) = sharing["residents"]
-    given = resident["sm_percentage"]
-    assert (resident["name"], 20 <= given <= 30) == ("saturated", True)
-    assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100)
-    assert sharing["memory_bandwidth_utilization_percentage"] == 45
-    assert (sharing["memory_bytes"], sharing["power_w"]) == ((1024 + 2253) << 20, None)
-    assert (sharing["decided_by"], 1.8 < sharing["predicted_stp"] < 2) == ("sums", True)
-    # Half of the time both want all bandwidth: 1.16 times as long, and a little more for the caps.
-    assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)
 
 
 def test_many_at_once(launcher: Launcher) -> None:
@@ -190,16 +176,6 @@ def test_parts_fill_a_gpu(launcher: Launcher) -> None:
         refused = dry(launcher, *DGX, "--only", "0", "--share=1/4")
         assert (refused["status"], "average SM utilization 1" in refused["reason"]) == (75, True)
         assert indices(dry(launcher, *DGX, "--share=1/4")) != [0]
-
-
-def test_a_part_with_a_profile(launcher: Launcher) -> None:
-    """Beside a profile, a part is the cap of SMs and memory; the rule goes by the profile."""
-    quarter = (*DGX, "--share=1/4", "-p", profile(launcher))
-    sharing = dry(launcher, *quarter)["sharing"]
-    assert (sharing["sm_utilization_percentage"], sharing["memory_bytes"]) == (40, 4040 << 20)
-    with held(launcher, *quarter), held(launcher, *quarter) as second:
-        assert second.gpus == "GPU-dgx1-v100-0"
-        assert indices(dry(launcher, *quarter)) != [0]
 
 
 def test_what_may_come_together_counts_limits(launcher: Launcher) -> None:

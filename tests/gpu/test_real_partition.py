@@ -6,18 +6,20 @@ what is measured and how.
 
 import os
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import date
+from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from real_gpu import KINDS, PROFILE, Bench, measured
 
+from gpulaunch.leases.share import Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.partition import Partition, partition
-from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
+from gpulaunch.sharing.caps import best_caps
+from gpulaunch.sharing.search import Search, Trial
 
 pytest_plugins = ("real_gpu",)
 
@@ -26,6 +28,10 @@ REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 
 UNITS = {"memory": ("GB/s", 1e9), "compute": ("TFLOP/s", 1e12)}
 PERCENTAGES = (10, 20, 30, 40, 50, 60, 80, 100)
+TRIED = ((58, 42), (25, 75), (19, 47), (20, 80), (50, 50), (100, 100))
+"""Caps at which both kinds are measured, ROUNDS times each, in turn."""
+
+ROUNDS, LAUNCHES = 3, 8
 CURVE_S, PAIR_S = 2, 5
 """Seconds that a point of a curve, and jobs together, are measured for."""
 
@@ -78,22 +84,8 @@ def test_percentages(bench: Bench, curves: Curves) -> None:
         assert counts[-1] == curves.sm_count
 
 
-class Row(NamedTuple):
-    """Both jobs at the same time, KINDS in order.
-
-    Attributes:
-        way: how they shared.
-        percentages: of the SMs; empty without MPS.
-        amounts: bytes or operations a second.
-    """
-
-    way: str
-    percentages: tuple[int, ...]
-    amounts: tuple[float, ...]
-
-
-def divided(bench: Bench, curves: Curves) -> Partition:
-    """Return what gpulaunch's search makes of the curves, passed through profiles as by a user."""
+def divided(bench: Bench, curves: Curves) -> tuple[int, ...]:
+    """Return the caps that gpulaunch predicts to be best, by profiles as a user has them."""
     demands = []
     for kind in KINDS:
         unit, scale = UNITS[kind]
@@ -103,58 +95,69 @@ def divided(bench: Bench, curves: Curves) -> Partition:
         bench.profile(kind).write_text(text)
         demand = load_profile(str(bench.profile(kind))).demand
         demands.append(replace(demand, sm_utilization_percentage=100.0))  # as they truly are
-    return partition(demands, Capacity(bench.gpu.memory_mib << 20, len(KINDS), curves.sm_count))
+    capacity = Capacity(bench.gpu.memory_mib << 20, len(KINDS), curves.sm_count)
+    return best_caps(demands, capacity, Objective())
 
 
-def together(bench: Bench, way: str, percentages: tuple[int, ...] = ()) -> Row:
-    """Measure both at once; without percentages as plain processes."""
+def together(
+    bench: Bench, percentages: tuple[int, ...] = (), kinds: Sequence[str] = KINDS
+) -> list[float]:
+    """Measure two at once, by bytes or operations a second; without caps as plain processes."""
     if percentages:
-        jobs = [bench.share(kind, p, PAIR_S) for kind, p in zip(KINDS, percentages, strict=True)]
+        jobs = [bench.share(kind, p, PAIR_S) for kind, p in zip(kinds, percentages, strict=True)]
     else:
-        jobs = [bench.plain(kind, PAIR_S) for kind in KINDS]
-    return Row(way, percentages, tuple(result["amount_per_s"] for result in measured(*jobs)))
+        jobs = [bench.plain(kind, PAIR_S) for kind in kinds]
+    return [result["amount_per_s"] for result in measured(*jobs)]
 
 
-def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) -> str:
-    """Return everything that was measured, as Markdown."""
-    gpu, today = bench.gpu, datetime.now(timezone.utc).date()
-    alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
-    lines = [
-        f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, ",
-        f"{bench.torch}, {today}. Found by {found.mode}: {found.reason}.",
-        "",
-        "| way | % of SMs | memory, GB/s | compute, TFLOP/s | STP | ANTT |",
-        "|---|---|---|---|---|---|",
-        f"| each alone, without MPS | | {_amounts(alone)} | | |",
-    ]
-    for way, percentages, amounts in rows:
-        times = [[1 / amount for amount in each] for each in (alone, amounts)]
-        sums = f"{system_throughput(*times):.3f} | {normalized_turnaround(*times):.3f}"
-        caps = " + ".join(map(str, percentages))
-        lines.append(f"| {way} | {caps} | {_amounts(amounts)} | {sums} |")
-    for percentage, *facts in zip(PERCENTAGES, *map(curves.shares.get, KINDS), strict=True):
-        way = f"alone under MPS, {facts[0]['multiprocessors']} SMs seen"
-        amounts = _amounts([one["amount_per_s"] for one in facts])
-        lines.append(f"| {way} | {percentage} | {amounts} | | |")
-    return "\n".join(lines)
+def speeds(
+    curves: Curves, amounts: Sequence[float], kinds: Sequence[str] = KINDS
+) -> tuple[float, ...]:
+    """Return the speed of each job, as a share of its speed alone without MPS."""
+    alone = [curves.alone[kind]["amount_per_s"] for kind in kinds]
+    return tuple(amount / one for amount, one in zip(amounts, alone, strict=True))
 
 
-def _amounts(amounts: Sequence[float]) -> str:
-    scaled = [amount / UNITS[kind][1] for kind, amount in zip(KINDS, amounts, strict=True)]
-    return " | ".join(f"{amount:.4g}" for amount in scaled)
+def test_the_speed_of_each(bench: Bench, curves: Curves) -> None:
+    """The speed of each job is measured three times in turn: plain, at some caps, at the best.
 
-
-def test_throughput(bench: Bench, curves: Curves) -> None:
-    """Both jobs are measured time-sliced, and under MPS uncapped, evenly capped and as searched."""
-    found = divided(bench, curves)
-    rows = []
+    So are pairs alike. The curves are printed, too.
+    """
+    lines = [f"{bench.gpu.name}, driver {bench.gpu.driver}, {bench.torch}, {date.today()}"]  # noqa: DTZ011
+    for kind in KINDS:
+        unit, scale = UNITS[kind]
+        amounts = [
+            one["amount_per_s"] / scale for one in (curves.alone[kind], *curves.shares[kind])
+        ]
+        lines.append(
+            f"{kind}, {unit}: alone, {PERCENTAGES} %: {[round(one, 1) for one in amounts]}"
+        )
+    ways = [*TRIED, divided(bench, curves)]
     if bench.gpu.compute_mode == "Default":  # else the second plain process would fail
-        rows.append(together(bench, "time-sliced, without MPS"))
-    rows.append(together(bench, "MPS, no caps", (100, 100)))
-    rows.append(together(bench, "MPS, even", (50, 50)))
-    rows.append(together(bench, "MPS, as predicted best", found.sm_percentages))
-    text = report(bench, curves, found, rows)
+        ways.append(())
+    pairs = [(KINDS, ways)] * ROUNDS + [((kind, kind), [(50, 50), (100, 100)]) for kind in KINDS]
+    for kinds, some in pairs:
+        for caps in some:
+            each = speeds(curves, together(bench, caps, kinds), kinds)
+            shown = ", ".join(f"{kind} {one:.3f}" for kind, one in zip(kinds, each, strict=True))
+            lines.append(f"{' + '.join(map(str, caps)) or 'without MPS'}: {shown}")
+            assert min(each) > 0
+    text = "\n".join(lines)
     print(f"\n\n{text}\n")
     if REPORT:
         Path(REPORT).write_text(f"{text}\n")
-    assert all(amount > 0 for row in rows for amount in row.amounts)
+
+
+def test_the_search(bench: Bench, curves: Curves) -> None:
+    """Eight launches from even shares end at no less than these."""
+    trials: list[Trial] = []
+    caps, is_over = (50, 50), False
+    while not is_over and len(trials) < LAUNCHES:
+        trials.append(Trial(caps, speeds(curves, together(bench, caps))))
+        search = Search("memory", ("compute",), tuple(trials), (True, False))
+        caps, is_over = search.next_caps()
+    for trial in trials:
+        print(f"\n{trial.caps}: {' '.join(f'{one:.3f}' for one in trial.speeds)}", end="")
+    print(f"\nbest {search.best}")
+    worth = {trial.caps: fsum(trial.speeds) for trial in trials}
+    assert worth[search.best] >= worth[50, 50]

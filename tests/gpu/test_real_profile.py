@@ -14,8 +14,7 @@ import pytest
 from real_gpu import KINDS, Bench, load
 
 from gpulaunch.files.toml import tomllib
-from gpulaunch.profiles.demand import CurvePoint
-from gpulaunch.sharing.curve import saturates
+from gpulaunch.profiles.demand import CurvePoint, saturates
 
 pytest_plugins = ("real_gpu",)
 
@@ -60,16 +59,15 @@ def test_profiles(idle: Bench) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_class(found: Bench, kind: str) -> None:
-    """The sweep's curve saturates for the job that moves data, is nearly linear for the other.
+    """The curve saturates for the job that moves data, is nearly linear for the other.
 
     Both are classed by that.
     """
-    sweep = ("--sweep", ",".join(map(str, PERCENTAGES)))
     cut = ("--iterations-from", PROGRESS, "--slice", f"{SLICE_S}s")
-    curve = measured(found, kind, *sweep, *cut, seconds=600)["sm_curve"]
-    points = [CurvePoint(*point) for point in zip(PERCENTAGES, curve["throughput"], strict=True)]
+    curve = measured(found, kind, *cut, seconds=600)["sm_curve"]
+    each = zip(curve["sm_percentage"], curve["throughput"], strict=True)
+    points = [CurvePoint(*point) for point in each]
     print(f"\n{kind} under MPS, {curve['unit']}, slices of {SLICE_S} s: {points}")
-    assert curve["sm_percentage"] == list(PERCENTAGES)
     assert saturates(points) is (kind == "memory")
 
 

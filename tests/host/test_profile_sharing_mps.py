@@ -2,7 +2,9 @@
 
 import os
 import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,27 +17,27 @@ pytest_plugins = ("fake_mps", "fake_nvml", "fake_cuda")
 
 BY_SMS = """\
 import os, time
-share = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
+share = int(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
 for iteration in range(1, 10_000):
-    time.sleep(0.8 / min(share, 20))
+    time.sleep(2 / min(share, 50))
     print("done", iteration, flush=True)
 """
 
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_curve(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
-    """A job that gains nothing from 20 % of the SMs on is memory-intensive, and its curve says so.
+    """A job that can be cut has a curve: no faster from 50 % of the SMs on, it is memory-intensive.
 
     Each point has a daemon on the same GPU.
     """
     path = tmp_path / "job.toml"
-    options = ("--sweep", "10,50,100", "--iterations-from", r"done (\d+)", "--slice", "0.6s")
+    options = ("--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS)
     done = launcher.run("profile", "measure", "-o", str(path), *options, "--", *job)
     assert (done.returncode, "; memory-intensive" in done.stderr) == (0, True), done.stderr
     curve = tomllib.loads(path.read_text())["sm_curve"]
-    assert (curve["sm_percentage"], curve["unit"]) == ([10, 50, 100], "iterations/s")
-    assert curve["throughput"] == [pytest.approx(rate, rel=0.3) for rate in (12.5, 25, 25)]
+    assert (curve["sm_percentage"], curve["unit"]) == ([20, 50, 100], "iterations/s")
+    assert curve["throughput"] == [pytest.approx(rate, rel=0.3) for rate in (10, 25, 25)]
     asked = [event.said["environment"] for event in fake_mps.events("started")]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in asked] == ["GPU-v100-0"] * 3
     assert launcher.records() == []
@@ -58,14 +60,16 @@ def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
-def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that fails at the third share leaves two points, and its status."""
+def test_a_curve_that_fails_leaves_what_the_job_uses(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that fails with few SMs has no curve, and why is said; its use is in its profile."""
     path = tmp_path / "job.toml"
-    job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
-    options = ("-o", str(path), "--sweep", "10,20,50")
+    job = 'test "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" = 50 && exit 9; '
+    job += "for i in 1 2 3; do echo done $i; sleep 0.1; done"
+    options = ("-o", str(path), "--iterations-from", r"done (\d+)")
     done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job)
-    curve = tomllib.loads(path.read_text())["sm_curve"]
-    assert (done.returncode, curve["sm_percentage"]) == (9, [10, 20])
+    assert "no curve over its share of the SMs: it ended with status 9" in done.stderr
+    document = tomllib.loads(path.read_text())
+    assert (done.returncode, "resources" in document, "sm_curve" in document) == (0, True, False)
 
 
 @pytest.mark.usefixtures("dgx1_v100")
@@ -74,9 +78,10 @@ def test_a_client_that_ignores_term_is_taken_off_first(
 ) -> None:
     """A measured job that ignores TERM leaves MPS before its KILL."""
     launcher.environment["GPULAUNCH_GRACE"] = "0.3s"
-    job = "trap '' TERM; mps_client --deaf --stays </dev/null & "
+    job = "trap '' TERM; test -z \"$CUDA_MPS_PIPE_DIRECTORY\" || "
+    job += "mps_client --deaf --stays </dev/null & "
     job += "i=0; while :; do echo step $((i += 1)); sleep 0.05; done"
-    options = ("--sweep", "50,100", "--iterations-from", r"step (\d+)", "--slice", "0.4s")
+    options = ("--iterations-from", r"step (\d+)", "--slice", "0.4s")
     line = ("profile", "measure", "-o", str(tmp_path / "a"), *options)
     done = launcher.run(*line, "--", "sh", "-c", job)
     assert done.returncode == 0, done.stderr
@@ -126,7 +131,7 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
     (told,) = (line for line in first.stderr.splitlines() if "beside other" in line)
     assert re.fullmatch(
         r"gpulaunch: warning: profile job: beside other it took \d\.\d+ times as long as alone, "
-        r"1\.09 was predicted; from now on the measured slowdown counts",
+        r"1\.1 was predicted; from now on the measured slowdown counts",
         told,
     )
     document = tomllib.loads((folder / "job.toml").read_text())
@@ -134,6 +139,39 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
     assert document["resources"]["duration_s"] == 0.4
     met = [done.stdout for done in (first, second, third)]
     assert met == ["GPU-v100-0\n", "GPU-v100-1\n", "GPU-v100-0\n"]
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_recorded_jobs_search_for_their_caps(launcher: Launcher) -> None:
+    """Two recorded jobs that share again try the next caps, whichever comes first.
+
+    The cap is fixed before the partner is there. profile show tells the search so far.
+    """
+    folder = own_profiles(launcher)
+    share = ("--record", "--share", "--only", "0", "--no-wait")
+    names, caps = ("other", "job"), []
+    script = "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; read _"
+    for _ in range(3):
+        jobs, began_s = [], []
+        for name in names:
+            options = (*share, "-p", name)
+            jobs.append(launcher.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE))
+            caps.append(int(jobs[-1].stdout.readline()))
+            began_s.append(time.monotonic())
+        time.sleep(1 + 3 * (began_s[1] - began_s[0]))  # together for longer than the first alone
+        for name, job, at_s in zip(names, jobs, began_s, strict=True):
+            path = folder / f"{name}.toml"  # nine tenths of its time is what it would take alone
+            alone_s = f"duration_s = {0.9 * (time.monotonic() - at_s):.3f}"
+            path.write_text(re.sub(r"duration_s = [\d.]+", alone_s, path.read_text()))
+            job.communicate("\n")
+    found = {name: tomllib.loads((folder / f"{name}.toml").read_text())["search"] for name in names}
+    assert found["other"]["beside"] == ["job"]
+    tried = [tuple(one) for one in found["other"]["caps"]]
+    assert tried == [(caps[0], caps[1]), (caps[2], caps[3]), (caps[4], caps[5])]
+    assert [tuple(one[::-1]) for one in found["job"]["caps"]] == tried
+    assert (caps[2], caps[3]) in ((caps[0] - 10, caps[1] + 10), (caps[0] + 10, caps[1] - 10))
+    shown = launcher.run("profile", "show", "other").stdout
+    assert f"{caps[2]} + {caps[3]}: " in shown
 
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
@@ -148,7 +186,7 @@ def test_a_third_job_that_came_and_went_is_noticed(launcher: Launcher, tmp_path:
         wait = ("--", "sh", "-c", f"echo; read _ < {gate}")
         jobs.append(launcher.start(*share, *options, *wait))
         jobs[-1].stdout.readline()
-    third = launcher.run(*share, "-p", "other", "--", "true")
+    third = launcher.run(*share, "-p", "other", "--", "sleep", "1")
     assert (third.returncode, third.stderr) == (0, "")
     said = []
     for gate, job in reversed([*zip(gates, jobs, strict=True)]):

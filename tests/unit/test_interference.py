@@ -1,27 +1,22 @@
 """Which jobs may share a GPU, by the rule and figures of mps-sharing-2024, and what it brings."""
 
+import random
 from itertools import permutations
 from statistics import linear_regression
 
 import pytest
-from hypothesis import given
+from corun import BENCHMARKS, Machine, sms_of
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
-from gpulaunch.records import as_list, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import judge, rank_group
-from gpulaunch.sharing.prediction import (
-    IDLE_SHARE,
-    drawn_power,
-    idle_power,
-    pace,
-    predict,
-    rates,
-    run_together,
-)
+from gpulaunch.sharing.caps import best_caps
+from gpulaunch.sharing.interference import judge
+from gpulaunch.sharing.speed import IDLE_SHARE, idle_power, pace
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 
@@ -57,7 +52,7 @@ def test_shipped_profiles_of_the_paper() -> None:
 SM = "average SM utilization {} % of at most 100 %"
 BANDWIDTH = "average memory-bandwidth utilization {} % of at most 100 %"
 MEMORY = "maximum memory 82944 MiB of at most 81920 MiB"
-LOSS = "predicted throughput loss of 50 20 % of at most 19 %"
+LOSS = "predicted loss of {} % of at most {} %"
 MOST = "49 clients of at most 48 that MPS takes"
 THREE = "{} clients of at most 2 (3 if all are small) that objective throughput wants"
 FOUR = "4 clients of at most 3 that objective throughput wants"
@@ -83,18 +78,15 @@ WHO_MAY_SHARE = [
     ),
     ("three small ones", clients(*[busy(33.33)] * 3, objective="throughput"), []),
     ("four", clients(*[busy(10)] * 4, objective="throughput"), [FOUR]),
-    ("throughput may lose any", clients(*[busy(50)] * 2, objective="throughput", tolerance=0), []),
     ("energy and product want many", clients(*[busy(1)] * 48, objective="product"), []),
     ("as many as MPS takes", clients(*[busy(1)] * 49), [MOST]),
-    # Each at 1 / (1 + 0.5 x 0.5) = 80 %.
-    ("a loss that all tolerate", clients(*[busy(50)] * 2, tolerance=20), []),
+    # At 78 % of the SMs each is at 0.88 alone, at 0.8 beside the other: 8.7 % less.
+    ("a loss that all tolerate", clients(*[busy(50)] * 2, tolerance=8.9), []),
     (
-        "the smallest tolerance counts",
-        [*clients(busy(50), tolerance=20), *clients(busy(50), tolerance=19)],
-        [LOSS],
+        "one that tolerates less",
+        [*clients(busy(50), tolerance=20), *clients(busy(50), tolerance=8)],
+        [LOSS.format("50 8.72", 8)],
     ),
-    # 25 loses 15.8 %, 50 loses 20 %.
-    ("the largest loss counts", clients(busy(25), busy(25), busy(50), tolerance=19), [LOSS]),
 ]
 
 
@@ -109,22 +101,15 @@ def test_measured_slowdowns() -> None:
     """Among clients measured beside each other, the one that suffers most must bear it."""
     victim = Client(busy(10), slowdowns={"10": 0.3, "20": 0.25, "30": 0.1})
     calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
-    fits = judge([victim, calm[0]], A100X)
-    # Eq. 4: the mean of 25 and 5 %.
-    assert (fits.compatible, fits.sums.interference) == (True, pytest.approx(0.15))
-    suffers = "measured slowdown of 10 {} % of at most 25 %"
-    assert judge([victim, *calm], A100X).reasons == (suffers.format(35),)
-    assert judge([victim, victim], A100X).reasons == (suffers.format(30),)  # beside its own kind
-    assert judge(calm, A100X).sums.interference is None
+    assert judge([victim, calm[0]], A100X).compatible  # 25 % longer is 20 % slower
+    suffers = "measured loss of 10 {} % of at most 20 %"
+    assert judge([victim, *calm], A100X).reasons == (suffers.format(25.93),)
+    assert judge([victim, victim], A100X).reasons == (suffers.format(23.08),)  # its own kind
 
 
 def test_power_is_told_and_never_refused() -> None:
-    """Clients that sum to more than the power limit may share; a note has the predicted draw."""
-    # 57 + 2 x 193 / (1 + 0.3 x 0.3)
-    note = (
-        "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks may "
-        "be lowered"
-    )
+    """Clients that sum to more than the power limit may share; a note says so."""
+    note = "predicted to draw all that its limit of 300 W allows"
     for powers, sum_w, notes in (
         ((250.0, 250.0), 500.0, (note,)),
         ((150.0, 150.0), 300.0, ()),
@@ -133,8 +118,6 @@ def test_power_is_told_and_never_refused() -> None:
         found = judge(clients(*(busy(30, power_w=power_w) for power_w in powers)), A100X)
         assert (found.compatible, found.sums.power_w, found.notes) == (True, sum_w, notes)
 
-
-# properties
 
 percentages = st.floats(0, 100)
 demands = st.builds(
@@ -153,109 +136,18 @@ objectives = st.builds(
 any_client = st.builds(
     Client, demands, objectives, st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.5))
 )
-crowds = st.lists(any_client, min_size=1, max_size=7)
 capacities = st.builds(
     Capacity, st.just(80 << 30), st.integers(1, 6), st.none(), st.none() | st.just(300.0)
 )
 
 
-@given(crowds, any_client, capacities)
-def test_one_more_never_helps(crowd, another, capacity) -> None:
-    """A refusal has a reason, a grant has none, and one more client never turns it into a grant."""
-    verdict = judge(crowd, capacity)
-    assert verdict.compatible == (not verdict.reasons)
-    if judge([*crowd, another], capacity).compatible:
-        assert verdict.compatible
-
-
 @given(st.lists(any_client, min_size=2, max_size=4), capacities)
 def test_order_makes_no_difference(crowd, capacity) -> None:
-    """All verdicts over one set of clients are the same to the letter."""
-    verdicts = {repr(judge(order, capacity)) for order in permutations(crowd)}
-    assert len(verdicts) == 1
-
-
-@given(st.lists(demands, min_size=1, max_size=7))
-def test_rates_are_shares(crowd) -> None:
-    """A rate is in (0, 1], alone it is 1, and together all do at least as much as one alone."""
-    speeds = rates(crowd)
-    assert all(0 < speed <= 1 for speed in speeds)
-    assert rates(crowd[:1]) == (1.0,)
-    assert sum(speeds) >= 1 - 1e-9
-
-
-# predictions
-
-
-def test_a_run_by_hand() -> None:
-    """Two halves slow each other to 0.8 until the short one ends; then the long one has it all.
-
-    Idle power counts once, the rest of each at its rate; a lower draw than idle lowers idle.
-    """
-    jobs = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
-    ends_s, energy_j = run_together(jobs, (8.0, 16.0), A100X, idle_w=57.0)
-    assert ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
-    assert energy_j == pytest.approx(10 * (57 + 160) + 8 * 157)
-    below = [busy(50, power_w=30.0), busy(50, power_w=107.0)]
-    assert drawn_power(below, (0.9, 0.9), 57.0) == pytest.approx(30 + 0.9 * 77)
-
-
-def test_a_run_is_held_to_the_power_limit() -> None:
-    """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
-    hot = [busy(0, power_w=250.0)] * 2
-    assert as_list(pace(rates(hot), hot, A100X, 50.0)) == [(0.625, 0.625), 300.0]  # 250 W of 400
-    assert run_together(hot, (10.0, 10.0), A100X, idle_w=50.0) == ((16.0, 16.0), 4800.0)
-    assert predict(hot, A100X, (100, 100)).stp == pytest.approx(2 * 243 / 386)  # 57 W when idle
-    foreign = [busy(0, power_w=500.0), busy(0, power_w=50.0)]
-    ends_s, _ = run_together(foreign, (10.0, 10.0), A100X, idle_w=50.0)
-    assert ends_s == (10.0, 10.0)  # 500 W were drawn on another card
-    _, energy_j = run_together([*hot, busy(0)], (10.0, 10.0, 1.0), A100X, idle_w=50.0)
-    assert energy_j is None
-
-
-@given(st.lists(st.tuples(demands, st.floats(0.01, 1e6)), min_size=1, max_size=8))
-def test_a_run_ends(jobs) -> None:
-    """No job ends before it would alone, and all end before they would one after the other."""
-    durations_s = [duration_s for _, duration_s in jobs]
-    ends_s, _ = run_together([demand for demand, _ in jobs], durations_s, A100X, idle_w=50.0)
-    assert all(
-        end >= duration_s * (1 - 1e-6) for duration_s, end in zip(durations_s, ends_s, strict=True)
-    )
-    assert max(ends_s) <= sum(durations_s) * (1 + 1e-6)
-
-
-CURVED = replace(
-    busy(50), curve=(CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
-)
-FLAT = tuple(CurvePoint(p, min(p, 20)) for p in range(5, 101, 5))
-HALF_OF_THE_SMS = replace(busy(40), utilization="share", busy_percentage=80.0)
-BOUND = replace(busy(50, 45.0), curve=FLAT)
-
-
-@pytest.mark.parametrize(
-    ("sentence", "group", "caps", "want"),
-    [
-        ("two that never pause have half each", [busy(100)] * 2, (), [0.5] * 2),
-        ("one that does nothing is no matter", [busy(100), busy(0)], (), [1, 1]),
-        ("a cap at a point of the curve", [CURVED], (50,), [0.8]),
-        ("between two", [CURVED], (35,), [0.6]),
-        ("before the first", [CURVED], (10,), [0.2]),
-        ("without a curve kernels lose what is taken", [busy(50)], (50,), [1 / (0.5 + 0.5 / 0.5)]),
-        # 40 % of the SMs in 80 % of the time are half of the SMs while a kernel runs. While both
-        # others run, which they do in 0.64 of the time, all take 1.5 times as long.
-        ("two kernels fit beside each other", [HALF_OF_THE_SMS] * 2, (50, 50), [1, 1]),
-        ("three do not", [HALF_OF_THE_SMS] * 3, (), [1 / (0.8 * (1 + 0.64 * 0.5) + 0.2)] * 3),
-        # 20 % of the SMs are enough, and 45 % of the bandwidth in half of the time are 90 % while a
-        # kernel runs. Both want 180 % then: 1.8 times as long, in half of the time.
-        ("bandwidth runs short", [BOUND] * 2, (), [1 / (0.5 + 0.5 * 1.4)] * 2),
-        ("and suffices", [replace(busy(50, 10.0), curve=FLAT)] * 2, (), [1, 1]),
-    ],
-)
-def test_rates_by_hand(
-    sentence: str, group: list[Demand], caps: tuple[int, ...], want: list[float]
-) -> None:
-    """Jobs slow each other while their kernels want more than there is."""
-    assert rates(group, caps) == pytest.approx(want), sentence
+    """All verdicts over one set of clients are the same, but for who has which cap."""
+    assume(len({repr(one.demand) for one in crowd}) == len(crowd))
+    verdicts = (judge(order, capacity) for order in permutations(crowd))
+    fields = {repr((one.reasons, one.notes, one.sums, one.decided_by)) for one in verdicts}
+    assert len(fields) == 1
 
 
 # what outweighs sums
@@ -289,9 +181,9 @@ def test_curves_outweigh_the_sum_of_sms() -> None:
         "average SM utilization 190 % of at most 100 %, but by their curves they reach {} of one "
     )
     note += "after the other"
-    assert judge(pair, A100X).notes == (note.format(1.71),)
+    assert judge(pair, A100X).notes == (note.format(1.39),)
     # Beside a resident that was capped too low they reach less.
-    assert judge(pair, A100X, held=(50, None)).notes == (note.format(1.5),)
+    assert judge(pair, A100X, held=(50, None)).notes == (note.format(1.22),)
 
 
 def test_a_measured_pair_outweighs_bandwidth() -> None:
@@ -333,22 +225,32 @@ def test_time_and_share_are_never_added() -> None:
     assert verdict(loud, busy(20, 30.0), short) == (False, "sums")
 
 
-def test_whom_a_job_likes_best() -> None:
-    """The GPU with the lowest utilization is preferred, whatever its power; product prefers gain.
+def test_residents_keep_their_pace() -> None:
+    """Of 300 random pairs none is granted in which a resident is predicted to lose over 20 %.
 
-    Among GPUs that are about as busy, low power goes to high, and high to low.
+    In a model that the prediction knows nothing of, 77 of them gain: as many as were granted when
+    nothing bounded what a resident loses.
     """
-    low, high = busy(42, power_w=90.0), busy(48, power_w=250.0)
-    few, many = [busy(4, power_w=90.0)], [busy(6, power_w=90.0)] * 3
-    cool, hot = busy(5, power_w=90.0), busy(5, power_w=240.0)
-    for request, choices, objective, want in (
-        (cool, [[high], [busy(20, power_w=90.0)], [busy(70)]], "throughput", 1),
-        (busy(5), [[busy(2), busy(2)], []], "throughput", 1),
-        (cool, [[low], [high]], "throughput", 1),
-        (hot, [[high], [low]], "throughput", 1),
-        (busy(5), [[high], [low]], "throughput", 1),  # its power unknown: the less busy
-        (cool, [few, many], "throughput", 0),
-        (cool, [few, many], "product", 1),
-    ):
-        keys = [rank_group(request, one, Objective(objective), A100X) for one in choices]
-        assert keys.index(min(keys)) == want
+    paper, rng, gains = Machine(), random.Random(42), 0
+    card = Capacity(1 << 34, 48, sm_count=paper.sm_count, sms_fill_memory=0.2)
+    for _ in range(300):
+        pair = [rng.choice(list(BENCHMARKS.values())) for _ in range(2)]
+        first, second = (
+            replace(
+                paper.demand(one),
+                name=f"{one.name} {i}",
+                sm_utilization_percentage=95.0,
+                memory_bandwidth_utilization_percentage=0.7
+                * paper.demand(one).memory_bandwidth_utilization_percentage,
+            )
+            for i, one in enumerate(pair)
+        )
+        first = replace(first, curve=()) if rng.random() < 0.3 else first
+        second = replace(second, curve=()) if rng.random() < 0.3 else second
+        cap = best_caps([first], card, Objective())[0]
+        found = judge([Client(first), Client(second)], card, [cap, None])
+        if found.pace is None:
+            continue
+        assert found.pace.speeds[0] >= 0.8 * pace([first], card, [cap]).speeds[0]
+        gains += paper.stp(pair, sms_of(found.caps, paper.sm_count)) > 1.05
+    assert gains >= 77

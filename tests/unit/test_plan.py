@@ -14,10 +14,9 @@ from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.caps import best_caps
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.prediction import run_together
+from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan, run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
@@ -132,8 +131,16 @@ def test_two_halves_by_hand() -> None:
     assert as_list(plan.cost) == pytest.approx([12.5, 12.5 * (57 + 0.8 * 200)])
     assert as_list(plan.sequential) == pytest.approx([20, 20 * 157])
     assert as_list(plan.gain) == pytest.approx([1.6, 3140 / 2712.5])
-    caps = partition([member.job.demand for member in group.members], CARD).sm_percentages
+    caps = best_caps([member.job.demand for member in group.members], CARD, Objective("energy"))
     assert tuple(member.sm_percentage for member in group.members) == caps
+
+
+def test_more_than_anybody_measured_is_said() -> None:
+    """A group that is predicted to reach more than 2.47 times has a note that none ever did."""
+    where = replace(site("throughput"), capacity=replace(CARD, power_limit_w=None))
+    plan = make_plan([job(str(i), 5, 10.0) for i in range(4)], where)
+    assert [len(group.members) for group in plan.groups] == [4]
+    assert plan.groups[0].notes == ("no group is known that reached more than 2.47 times",)
 
 
 def test_dependencies_are_respected() -> None:
@@ -174,11 +181,10 @@ def cost(division: list[list[PlannedJob]], where: PlanSite) -> float:
     time_s = energy_j = 0.0
     for group in division:
         demands = [job.demand for job in group]
-        caps = partition(demands, CARD, where.objective).sm_percentages if len(group) > 1 else ()
-        alone_s = [job.alone_s for job in group]
-        ends_s, group_j = run_together(demands, alone_s, CARD, caps, where.idle_w)
-        time_s += max(ends_s)
-        energy_j += group_j
+        caps = best_caps(demands, CARD, where.objective) if len(group) > 1 else ()
+        _, both = run_together(group, caps, where)
+        time_s += both.time_s
+        energy_j += both.energy_j
     return _wanted(time_s, energy_j, where)
 
 

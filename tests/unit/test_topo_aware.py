@@ -12,6 +12,7 @@ import pytest
 from values import cases, posed
 from values import machine as load
 
+from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.decide.placement.search import MOST_SETS
@@ -26,7 +27,6 @@ from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.records import as_list
-from gpulaunch.sharing.interference import mean_slowdown
 
 
 class Machine(NamedTuple):
