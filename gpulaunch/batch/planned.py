@@ -90,11 +90,14 @@ def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> li
     before: dict[int, tuple[int, ...]] = {}
     for group in plan.groups:
         members = [tasks[member.job.name] for member in group.members]
+        terms = [sharing for task in members if (sharing := task.launch.request.sharing)]
+        names = tuple(sorted(sharing.client.demand.name for sharing in terms))
+        is_searching = all(
+            sharing.tries and sharing.search and sharing.search.names == names for sharing in terms
+        )
         for task, member in zip(members, group.members, strict=True):
             settings = {**task.settings, "only": uuids[group.gpu]}
             # What is recorded searches for its caps, one step a task, from those of the plan.
-            sharing = task.launch.request.sharing
-            is_searching = sharing is not None and sharing.tries and sharing.search is not None
             if member.sm_percentage is not None and not is_searching:
                 settings["sm_percentage"] = str(member.sm_percentage)
             after = before.get(group.gpu, ())

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from gpulaunch.decide.decision import Grant, ShareOption
 from gpulaunch.decide.needs import choose, pose_problem
-from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Lease, is_inside, share_groups
@@ -112,7 +111,7 @@ def _place_in_group(
         return placement
     if request.bandwidth_sensitive:
         alone = _effective_bandwidth_alone(request, situation, count)
-        if _effective_bandwidth(placement) < alone:
+        if (placement.scores.effective_bandwidth or 0.0) < alone:
             return Unfit("free GPUs have faster links")
     beside = ", ".join(
         f"{lease.name or lease.profile or 'a job'} ({lease.id})" for lease in option.residents
@@ -129,11 +128,7 @@ def _effective_bandwidth_alone(request: Request, situation: ShareSituation, coun
         request, situation.topology, situation.free, choosable, count, situation.leases
     )
     found = choose(request, problem)
-    return 0.0 if isinstance(found, Unfit) else _effective_bandwidth(found)
-
-
-def _effective_bandwidth(placement: Placement) -> float:
-    return placement.scores.effective_bandwidth or 0.0
+    return 0.0 if isinstance(found, Unfit) else found.scores.effective_bandwidth or 0.0
 
 
 def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
@@ -186,12 +181,18 @@ def _next_step(
     def is_allowed(caps: Caps) -> bool:
         return judged(caps).compatible
 
-    caps = (search.next_caps(is_allowed) if sharing.tries else None) or search.best(is_allowed)
-    if caps is None:  # all launches cost somebody too much, and so would every step from there
+    # Who is there may have the caps of a launch before: then these are taken once more.
+    choices = [search.best(is_allowed), *filter(is_allowed, search.tried)]
+    if sharing.tries:
+        choices.insert(0, search.next_caps(is_allowed))
+    if not any(choices):  # all launches cost somebody too much, and so would each step from there
         return judged(search.most) if is_whole else None
-    left = search.left_of(caps, held)
-    cap = next((cap for name, cap in left or () if name == own.demand.name), None)
-    if cap is None:
+    for caps in filter(None, choices):
+        left = search.left_of(caps, held) or ()
+        cap = next((cap for name, cap in left if name == own.demand.name), None)
+        if cap is not None:
+            break
+    else:
         return None
     jobs = zip(search.names, caps, strict=True)
     speeds = dict(zip(jobs, search.expected(caps, capacity), strict=True))

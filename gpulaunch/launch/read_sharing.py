@@ -105,12 +105,13 @@ def _read_search(profile: Profile, offer: "ShareableGpus", machine: Machine) -> 
         is_same = (one.search.beside, one.search.measured_on) == (others, known.measured_on)
         told[one.name] = one.searched if is_same else {}
     demands = [one.demand for one in profiles if one.demand]
-    trials = joined(names, told)
+    tried = joined(names, told)
+    trials = {caps: speeds for caps, speeds in tried.items() if speeds}
     if not trials or len(demands) < len(names):
         return None
     capacity = offer.capacities[min(shareable)]
     bound = tuple(is_memory_bound(demand, capacity) for demand in demands)
-    return Search(tuple(names), tuple(demands), bound, trials, frozenset(gpus))
+    return Search(tuple(names), tuple(demands), bound, trials, frozenset(tried), frozenset(gpus))
 
 
 def _read_memory_limit(

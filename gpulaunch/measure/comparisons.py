@@ -379,10 +379,11 @@ def measure_pair(
             # All memory, so that no other job comes beside it.
             lone = (*part, "--memory", str(_least_memory(gpus)), "--only", own)
             half = repeated(job, count, tell, "alone on half of it", lone)
-            status = half[-1].status
-            if half[-1].went_well:
-                half_s = percentile_95([each.timed() for each in half])
-                forces = _forces(met_s / half_s - 1, rates[other.name], beside)
+            if not half[-1].went_well:
+                status = half[-1].status
+                break
+            half_s = percentile_95([each.timed() for each in half])
+            forces = _forces(met_s / half_s - 1, rates.get(other.name), beside)
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {slowdown:+.3g} %")
     if not slowdowns:
         return Outcome({}, status)

@@ -93,7 +93,7 @@ class Recorder:
         self._acquired = acquired
         try:
             look = None
-            if share := acquired.lease.share:
+            if (share := acquired.lease.share) and self._launch.request.sharing:
                 table = open_table_of(self._launch, lambda _: None)
                 look = partial(self._look_beside, share, table)
             self._sampler = Sampler(granted_gpus(self._launch, acquired.grant), look)

@@ -5,8 +5,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 
-from gpulaunch.errors import FailedError, NotShareableError, printable
+from gpulaunch.errors import FailedError, GpulaunchError, NotShareableError, printable
 from gpulaunch.files.size import format_size
 from gpulaunch.leases.lease import Lease, share_groups
 from gpulaunch.leases.record_file import Draft
@@ -204,16 +205,19 @@ class Membership:
             return
         try:
             leases = self._table.peek().of(machine).leases
-        except (FailedError, OSError):  # whatever is wrong with the table, the job goes on
+            now = paces(machine.topology, leases).get(self._id)
+        except (GpulaunchError, OSError):  # whatever is wrong, the job goes on
             return
-        now = paces(machine.topology, leases).get(self._id)
-        if now is not None and now < (1 - TOLD_AT) * self._told:
+        members = share_groups(leases).get(self._share.group, [])
+        began_s = next((lease.clock_s for lease in members if lease.id == self._id), inf)
+        # Of those who were there a measured pace may have been promised, which no model has.
+        others = [
+            lease.name or lease.share.client.demand.name
+            for lease in members
+            if lease.share and lease.clock_s > began_s
+        ]
+        if others and now is not None and now < (1 - TOLD_AT) * self._told:
             self._told = now
-            others = [
-                lease.name or lease.share.client.demand.name
-                for lease in share_groups(leases)[self._share.group]
-                if lease.share and lease.id != self._id
-            ]
             promised = self._share.promised_pace
             warn(
                 f"{' and '.join(map(printable, others))} shares the GPU now: this job is predicted "

@@ -226,7 +226,7 @@ def _why_alone(job: PlannedJob, ready: Sequence[PlannedJob], site: PlanSite) -> 
         return "no other job can start then"
     if len(ready) <= site.gpus:
         return "there is a GPU for each"
-    reasons = {other.name: _refusals([job, other], site) for other in others}
+    reasons = {one.name: judge([job.client, one.client], site.capacity).reasons for one in others}
     allowed = [name for name, why in reasons.items() if not why]
     if allowed:
         return f"beside {printable(allowed[0])}: other groups are predicted to bring more"
@@ -293,11 +293,6 @@ def run_together(
             ends[i] = now
         running = [i for i in running if left[i]]
     return tuple(ends), Cost(now, energy_j if known else None)
-
-
-def _refusals(jobs: Sequence[PlannedJob], site: PlanSite) -> tuple[str, ...]:
-    """Return why jobs may not share a GPU; nothing if they may."""
-    return judge([job.client for job in jobs], site.capacity).reasons
 
 
 def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:

@@ -34,6 +34,7 @@ class Search(Record):
         memory_bound: whether each is bound by memory.
         trials: the speed of each, as a share of its speed alone, by the caps of all in % of the
             SMs.
+        tried: caps of all launches, also of those of which not all jobs have told their speed.
         gpus: UUIDs of the GPUs of the model that the trials are of.
     """
 
@@ -41,6 +42,7 @@ class Search(Record):
     demands: tuple[Demand, ...]
     memory_bound: tuple[bool, ...]
     trials: Mapping[Caps, tuple[float, ...]]
+    tried: frozenset[Caps]
     gpus: frozenset[str]
 
     @property
@@ -88,20 +90,15 @@ class Search(Record):
             single SM.
         """
         best = self.best(is_allowed) or self.most
-        steps = (
-            self._moved(best, giver, taker, step)
-            for step in _STEPS
-            for giver, taker in self._ways()
-        )
-        return next(
-            (caps for caps in steps if caps and caps not in self.trials and is_allowed(caps)), None
-        )
-
-    def _ways(self) -> list[tuple[int, int]]:
-        """Return who gives SMs to whom, the most promising first."""
         bound = self.memory_bound
-        ways = permutations(range(len(bound)), 2)
-        return sorted(ways, key=lambda way: (not bound[way[0]], bound[way[1]], way))
+        ways = sorted(
+            permutations(range(len(bound)), 2),
+            key=lambda way: (not bound[way[0]], bound[way[1]], way),
+        )
+        steps = (self._moved(best, *way, step) for step in _STEPS for way in ways)
+        return next(
+            (caps for caps in steps if caps and caps not in self.tried and is_allowed(caps)), None
+        )
 
     def _moved(self, caps: Caps, giver: int, taker: int, step: int) -> Caps | None:
         """Return the caps after one job has given SMs to another; None if they go too far."""
@@ -132,23 +129,25 @@ class Search(Record):
 
 def joined(
     names: Sequence[str], told: Mapping[str, Mapping[Caps, float]]
-) -> dict[Caps, tuple[float, ...]]:
-    """Return the launches of a set of which all its jobs have told their speed, as Search.trials.
+) -> dict[Caps, tuple[float, ...] | None]:
+    """Return the speeds of a set by its caps, as Search.trials; None if not all jobs have told.
 
     Args:
         names: names of all, ascending.
         told: by name, the speed of each by the caps of all, its own first, then those of the others
             in the order of their names.
     """
-    found = {}
-    for caps in told[names[0]]:
-        speeds = []
+    said: dict[Caps, dict[tuple[str, int], float]] = {}
+    for name in names:
+        others = [*names]
+        others.remove(name)
+        for (own, *theirs), speed in told[name].items():
+            if len(theirs) == len(others):
+                jobs = sorted([(name, own), *zip(others, theirs, strict=True)])
+                said.setdefault(tuple(cap for _, cap in jobs), {})[name, own] = speed
+    found: dict[Caps, tuple[float, ...] | None] = {}
+    for caps, speed_of in said.items():
         jobs = list(zip(names, caps, strict=True))
-        for k, (name, cap) in enumerate(jobs):
-            others = sorted(jobs[:k] + jobs[k + 1 :])
-            speeds.append(told[name].get((cap, *(other for _, other in others))))
-        known = [speed for speed in speeds if speed is not None]
-        if len(known) == len(names):
-            each = sorted(zip(names, caps, known, strict=True))
-            found[tuple(cap for _, cap, _ in each)] = tuple(speed for _, _, speed in each)
+        is_known = speed_of.keys() >= {*jobs}
+        found[caps] = tuple(speed_of[job] for job in jobs) if is_known else None
     return found

@@ -143,10 +143,7 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_recorded_jobs_search_for_their_caps(launcher: Launcher) -> None:
-    """Two recorded jobs that share again try the next caps, whichever comes first.
-
-    The cap is fixed before the partner is there. profile show tells the search so far.
-    """
+    """Two recorded jobs that share again try the next caps, which profile show tells."""
     folder = own_profiles(launcher)
     share = ("--record", "--share", "--only", "0", "--no-wait")
     names, caps = ("other", "job"), []

@@ -37,7 +37,8 @@ def searched(
     trials = {start: tuple(truth(start))}
     names = tuple("abcdef"[: len(start)])
     while True:
-        search = Search(names, (SMALL,) * len(start), memory_bound, trials, frozenset())
+        tried = frozenset(trials)
+        search = Search(names, (SMALL,) * len(start), memory_bound, trials, tried, frozenset())
         caps = search.next_caps(lambda _: True)
         if caps is None or len(trials) == most:
             return search.most, list(trials)
@@ -66,7 +67,8 @@ def test_what_all_have_told_is_joined() -> None:
         "a": {(30, 20, 50): 0.7},  # its own, then job's, then z's
         "z": {(50, 30, 20): 0.9, (50, 40, 10): 0.8},
     }
-    assert joined(("a", "job", "z"), told) == {(30, 20, 50): (0.7, 0.5, 0.9)}
+    known = {(30, 20, 50): (0.7, 0.5, 0.9), (40, 10, 50): None}
+    assert joined(("a", "job", "z"), told) == known
     twins = {"job": {(20, 80): 0.5, (80, 20): 0.9}}
     assert joined(("job", "job"), twins) == {(20, 80): (0.5, 0.9)}
 
@@ -89,10 +91,9 @@ class Launches:
     def option(self, name: str, residents: Sequence[Lease], **fields: Any) -> ShareOption:
         known = tuple(sorted(self.names))
         demands = tuple(replace(SMALL, name=one) for one in known)
-        search = None
-        if self.trials:
-            search = Search(known, demands, (False,) * len(known), self.trials, frozenset(GROUP))
-        client = Client(replace(SMALL, name=name))
+        bound, tried = (False,) * len(known), frozenset(self.trials)
+        self.last = Search(known, demands, bound, self.trials, tried, frozenset(GROUP))
+        client, search = Client(replace(SMALL, name=name)), self.last if self.trials else None
         sharing = Sharing(client, None, 0, {"GPU-0": MODEL}, {}, search=search, tries=True)
         return assess_group(request(1, sharing=replace(sharing, **fields)), GROUP, residents)
 
@@ -152,8 +153,9 @@ def test_who_does_not_measure_gets_the_best_caps() -> None:
     jobs.trials[40, 45] = (0.9, 0.9)
     assert jobs.option("a", [], tries=False).verdict.caps == (40,)
     assert jobs.option("a", []).verdict.why == "launch 3 of a and b tries 30 + 55 %"
-    demands = (SMALL, SMALL)
-    other = Search(("a", "b"), demands, (False, False), jobs.trials, frozenset({"GPU-1"}))
+    # Who is there has the caps of a launch before.
+    assert jobs.option("a", [resident("b", 45)]).verdict.caps == (45, 40)
+    other = replace(jobs.last, gpus=frozenset({"GPU-1"}))
     assert jobs.option("a", [], search=other).verdict.caps == (first,)
 
 
