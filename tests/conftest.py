@@ -44,7 +44,8 @@ NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
 
 
-# Where a script runs the tests in its background these are ignored, and children inherit that.
+# Where a script or nohup runs the tests these are ignored, and children inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 

@@ -177,13 +177,13 @@ def test_curves_outweigh_the_sum_of_sms() -> None:
     assert verdict(curved(100, 0.0, 50 << 30), curved(30, 0.0, 50 << 30)) == (False, "curves")
     assert verdict(linear, flat, busy(1)) == (False, "sums")
     pair = [Client(linear), Client(flat)]
-    note = (
-        "average SM utilization 190 % of at most 100 %, but by their curves they reach {} of one "
-    )
-    note += "after the other"
+    note = "average SM utilization 190 % of at most 100 %, but by their curves they reach {} of "
+    note += "one after the other"
     assert judge(pair, A100X).notes == (note.format(1.39),)
     # Beside a resident that was capped too low they reach less.
     assert judge(pair, A100X, held=(50, None)).notes == (note.format(1.22),)
+    squeezed = judge(pair[::-1], A100X, held=(60, None))  # with caps to choose it had twice that
+    assert squeezed.reasons == ("predicted loss of 95-100 43.02 % of at most 20 %",)
 
 
 def test_a_measured_pair_outweighs_bandwidth() -> None:
