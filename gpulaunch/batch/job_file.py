@@ -36,6 +36,7 @@ SETTINGS_OF_A_JOB = (
     "utilization",
     "objective",
     "time_limit",
+    "record",
 )
 """Settings of a launch that are also allowed for a job, with the same names and values."""
 

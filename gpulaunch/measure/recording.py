@@ -130,8 +130,7 @@ class Recorder:
                     self._warn(line)
         except GpulaunchError as problem:
             self._warn(f"what was measured is lost: {problem.message}")
-        # Whatever fails here, the job's own exit status counts.
-        except Exception as problem:  # noqa: BLE001
+        except Exception as problem:  # noqa: BLE001  the job's own exit status counts
             self._warn(f"what was measured is lost: {problem!r}")
 
     def _end(self, status: int, sampler: Sampler) -> Run:

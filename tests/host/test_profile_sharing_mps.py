@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import tomlkit
 from conftest import Launcher
+from fake_cuda import FakeCuda
 from fake_mps import FakeMps
 
 from gpulaunch.files.toml import tomllib
@@ -72,6 +74,21 @@ def test_a_curve_that_fails_leaves_what_the_job_uses(launcher: Launcher, tmp_pat
     assert (done.returncode, "resources" in document, "sm_curve" in document) == (0, True, False)
 
 
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_job_that_fails_alone_on_half_a_gpu(
+    launcher: Launcher, cuda: FakeCuda, tmp_path: Path
+) -> None:
+    """Measuring ends with the job's status; how it was beside the load is in its profile."""
+    launcher.environment = cuda.environment(launcher.environment)
+    path, count = tmp_path / "job.toml", tmp_path / "count"
+    job = f"echo x >> {count}; test $(wc -l < {count}) -lt 3 || exit 9; sleep 0.1"
+    options = ("-o", str(path), "--share", "--pair", "synthetic", "--runs", "1")
+    done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job)
+    found = tomllib.loads(path.read_text())["shared_gpu"]
+    told = [*found["slowdown_percentage"], "feels" in found, "presses" in found]
+    assert (done.returncode, told) == (9, ["synthetic-memory", False, False]), done.stderr
+
+
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_client_that_ignores_term_is_taken_off_first(
     launcher: Launcher, fake_mps: FakeMps, tmp_path: Path
@@ -100,6 +117,9 @@ memory_mib = 1000
 duration_s = 0.4
 source = "made up"
 """
+
+
+V100 = {"measured_on": "Tesla V100-SXM2-16GB"}
 
 
 def own_profiles(launcher: Launcher) -> Path:
@@ -169,6 +189,39 @@ def test_recorded_jobs_search_for_their_caps(launcher: Launcher) -> None:
     assert (caps[2], caps[3]) in ((caps[0] - 10, caps[1] + 10), (caps[0] + 10, caps[1] - 10))
     shown = launcher.run("profile", "show", "other").stdout
     assert f"{caps[2]} + {caps[3]}: " in shown
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+@pytest.mark.parametrize(("partner", "want"), [("other", [20, 65]), ("third", [80, 80])])
+def test_a_plan_leaves_caps_to_their_search(
+    launcher: Launcher, tmp_path: Path, partner: str, want: list[int]
+) -> None:
+    """Recorded tasks of a plan take the next step of their search, if it is of that very group."""
+    folder = own_profiles(launcher)
+    for name, beside, caps in (("job", partner, [30, 55]), (partner, "job", [55, 30])):
+        search = {"beside": [beside], "caps": [caps], "speed": [0.9], "source": "made up"}
+        document = PROFILE.format(name=name) + tomlkit.dumps({"search": search | V100})
+        (folder / f"{name}.toml").write_text(document)
+    say = ["sh", "-c", "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE > $0; sleep 0.5"]
+    jobs = [
+        {"share": True, "only": "0", "profile": name, "command": [*say, name], "record": True}
+        for name in ("job", "other")
+    ]
+    file = tmp_path / "jobs.toml"
+    file.write_text(tomlkit.dumps({"job": jobs}))
+    done = launcher.run("batch", str(file), "--plan", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [int((tmp_path / name).read_text()) for name in ("job", "other")] == want
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_launch_inside_is_no_company(launcher: Launcher) -> None:
+    """A recorded launch in the lease of another learns nothing of that one, whose part it is."""
+    folder = own_profiles(launcher)
+    inside = ("gpulaunch", "--share", "--record", "-p", "job", "--", "sleep", "0.5")
+    done = launcher.run("--share", "--only", "0", "-p", "other", "--", *inside)
+    assert (done.returncode, "its GPUs are shared" in done.stderr) == (0, True)
+    assert not {"search", "shared_gpu"} & {*tomllib.loads((folder / "job.toml").read_text())}
 
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
