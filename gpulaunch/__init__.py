@@ -7,8 +7,8 @@ The names in `__all__` are public, and nothing else is; docs/reference/python.md
 TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python
 if TYPE_CHECKING:
     from gpulaunch.api.allocate import AsyncAllocation, aallocate, allocate
+    from gpulaunch.api.docker_sdk import docker, run_container
     from gpulaunch.api.held_lease import HeldLease
-    from gpulaunch.api.run_container import run_container
     from gpulaunch.decide.placement.place import Placement
     from gpulaunch.decide.placement.problem import Scores
     from gpulaunch.errors import (
@@ -44,6 +44,7 @@ __all__ = [
     "WouldWaitError",
     "aallocate",
     "allocate",
+    "docker",
     "generate_trace",
     "run_container",
 ]
@@ -60,7 +61,8 @@ _MODULES = {
     "aallocate": "api.allocate",
     "allocate": "api.allocate",
     "generate_trace": "simulate.simulator",
-    "run_container": "api.run_container",
+    "docker": "api.docker_sdk",
+    "run_container": "api.docker_sdk",
 }
 """Module of each public name; those that are not here are errors."""
 

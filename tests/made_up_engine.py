@@ -1,28 +1,15 @@
 """A container engine that does not exist: all that a new engine's module needs but its row.
 
-Its program is called boxer, its GPUs accelerators, and its client answers from lists.
+Its client answers from lists.
 """
 
 import os
-from collections.abc import Mapping, Sequence
 
-from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar
-from gpulaunch.containers.engine import Asked, Image, Info
+from gpulaunch.containers.engine import Info
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import Offer
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 
-NOTHING = FlagTable.of("", "")
-BOXER = Grammar(
-    program="boxer",
-    global_flags=NOTHING,
-    run_flags=FlagTable.of("--quietly", "--colour --accelerators -e --label"),
-    start_flags=NOTHING,
-    compose_flags=NOTHING,
-    compose_up_flags=NOTHING,
-    compose_run_flags=NOTHING,
-)
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
 
 
@@ -101,48 +88,22 @@ class Boxes:
 
 
 class BoxEngine:
-    """The made-up engine, whose GPUs are called accelerators."""
+    """The made-up engine."""
 
-    title = "Box Engine"
-    grammar = BOXER
+    title, program = "Box Engine", "boxer"
     id_prefix = ""
-    containers_descend = False
     cannot_share = None
     address_variable = "BOX_HOST"
+    ways = frozenset({"cdi"})
 
     def __init__(self, client: Boxes | None = None) -> None:
         self.client = client or Boxes()
-
-    def asked_gpus(
-        self, command: ContainerCommand, _environment: Mapping[str, str]
-    ) -> Asked | None:
-        counts = command.values("--accelerators")
-        return Asked(f"--accelerators {counts[-1]}", number=counts[-1]) if counts else None
-
-    def asked_by_image(self, _command: ContainerCommand, _image: Image | None) -> Asked | None:
-        return None
-
-    def is_gpu_flag(self, flag: Flag) -> bool:
-        return flag.name == "--accelerators"
-
-    def flags_for(
-        self,
-        _command: ContainerCommand,
-        gpus: Sequence[Gpu],
-        way: str,
-        _asked: Asked | None,
-        _driver: str,
-    ) -> list[str]:
-        return [word for gpu in gpus for word in ("--accelerators", f"{way}:{gpu.index}")]
-
-    def allowed_ways(self, _command: ContainerCommand) -> set[str]:
-        return {"cdi"}
 
     def offer_of(self, _info: Info, topology: Topology) -> Offer:
         uuids = frozenset(gpu.uuid for gpu in topology.gpus)
         return Offer(uuids, runtime=True, gpus=True)
 
-    def client_of(self, _command: ContainerCommand, _environment: Mapping[str, str]) -> Boxes:
+    def usual_client(self) -> Boxes:
         return self.client
 
     def known_clients(self, _user_id: int) -> list[Boxes]:

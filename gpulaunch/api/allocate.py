@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gpulaunch.api.held_lease import HeldLease, environment_around
 from gpulaunch.decide.decision import Wait
@@ -25,9 +25,6 @@ from gpulaunch.machine.graph import Graph
 from gpulaunch.process.apart import Attempt
 from gpulaunch.profiles.pattern import graph_pattern
 from gpulaunch.records import replace
-
-if TYPE_CHECKING:
-    from gpulaunch.api.lease_of_container import ContainerFor
 
 _log = logging.getLogger("gpulaunch")
 
@@ -178,24 +175,40 @@ _NOT_OF_PROGRAMS = frozenset({"bind_cpu", "time_limit", "grace", "record", "cont
 def attempt_to_allocate(
     asked: Mapping[str, object],
     over: Callable[[], object] = lambda: None,
-    container: "ContainerFor | None" = None,
 ) -> Attempt[HeldLease]:
     """Return an attempt to allocate what was asked for, which has not been started yet.
 
     Args:
         asked: arguments of allocate, by name.
         over: called in the attempt's thread at its end.
-        container: for what the GPUs are, if for a container.
 
     Raises:
         TypeError: there is no such setting.
     """
     wanted = dict(asked)
     wanted |= cast("Mapping[str, object]", wanted.pop("settings", {}))
-    name, pattern = wanted.pop("name", None), wanted.get("pattern")
-    graph = None
+    pattern, graph = wanted.get("pattern"), None
     if pattern is not None and not isinstance(pattern, str | os.PathLike):
         graph = cast("Graph", wanted.pop("pattern"))
+    given, name = given_of(wanted, "allocate")
+    return Attempt(
+        lambda given_up: _allocate(given, name, graph, given_up), HeldLease.release, over
+    )
+
+
+def given_of(
+    wanted: Mapping[str, object], function: str
+) -> tuple[dict[str, tuple[str, str]], str | None]:
+    """Return what a program wants as settings of a launch, and the name of the lease.
+
+    Args:
+        wanted: settings by name; None and what is empty are left out.
+        function: name of the function that was called, for messages.
+
+    Raises:
+        TypeError: there is no such setting.
+    """
+    name = wanted.get("name")
     known = {
         "sensitive",
         "guest",
@@ -205,19 +218,14 @@ def attempt_to_allocate(
         *SETTINGS,
     } - _NOT_OF_PROGRAMS
     for key in wanted:
-        if key not in known:
-            raise TypeError(f"allocate(): {unknown(key, sorted(known))}")
+        if key not in known and key != "name":
+            raise TypeError(f"{function}(): {unknown(key, sorted(known))}")
     given = {
         "bandwidth_sensitive" if key == "sensitive" else key: (key, _to_text(key, value))
         for key, value in wanted.items()
-        if value is not None and value not in ([], (), set())
+        if key != "name" and value is not None and value not in ([], (), set())
     }
-    own_name = None if name is None else str(name)
-    return Attempt(
-        lambda given_up: _allocate(given, own_name, graph, given_up, container),
-        HeldLease.release,
-        over,
-    )
+    return given, None if name is None else str(name)
 
 
 def _allocate(
@@ -225,7 +233,6 @@ def _allocate(
     name: str | None,
     graph: Graph | None,
     given_up: int,
-    container: "ContainerFor | None",
 ) -> HeldLease:
     """Take the lease; see allocate.
 
@@ -234,34 +241,34 @@ def _allocate(
         name: name of the lease.
         graph: communication pattern as a graph, or None.
         given_up: descriptor that is readable once nobody wants the lease any more.
-        container: see attempt_to_allocate.
     """
     options = Options(given, environment_around())
     launch = read_launch(
         options,
-        container.command.argv if container else sys.orig_argv,
+        sys.orig_argv,
         name=name,
         warn=_log.warning,
-        label=container.label if container else None,
         pattern=None if graph is None else graph_pattern(graph, "graph"),
     )
-    if container:
-        launch = replace(launch, container=container.launch(launch.machine, options))
     # Nothing ends a program that runs too long, so its lease promises nothing.
     endless = replace(launch.request, ends_within_s=None)
     launch = replace(launch, time_limit_s=None, request=endless, idle_after_s=None)
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = open_table_of(launch, _log.warning)
-    callbacks = Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up=given_up)
-    held = acquire(launch, table, callbacks, lambda *_: ThisProcess())
+    held = acquire(launch, table, callbacks_of(given_up), lambda *_: ThisProcess())
     if isinstance(held, Acquired):
         if held.grant.exclusive_reason:
             _log.warning("not shared: %s", held.grant.exclusive_reason)
-        return (container.hold if container else HeldLease)(launch, table, held)
+        return HeldLease(launch, table, held)
     if isinstance(held, Wait):
         raise would_wait(launch, table, held.reason, "give wait=True to queue")
     raise RefusedError(held.reason)
+
+
+def callbacks_of(given_up: int | None) -> Callbacks:
+    """Return callbacks that tell the log how a wait goes."""
+    return Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up=given_up)
 
 
 def _log_waiting(reason: str, seen: Snapshot) -> None:

@@ -1,65 +1,198 @@
-"""The Docker SDK for Python: what a program's own client says, and how it gets GPUs.
+"""Containers with GPUs of their own, from Python by the Docker SDK.
 
-Importing it costs more than a whole launch, so only programs that have it come here.
+Importing that costs more than a whole launch, so only programs that have it come here.
 """
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from docker import DockerClient
 from docker.errors import DockerException
-from docker.types import DeviceRequest
 
-from gpulaunch.containers.command import read_command
+from gpulaunch.api.allocate import callbacks_of, given_of
+from gpulaunch.api.held_lease import environment_around
 from gpulaunch.containers.docker import TITLE
-from gpulaunch.containers.docker.answers import parse_info
+from gpulaunch.containers.docker import client as own
 from gpulaunch.containers.docker.engine import Docker
-from gpulaunch.containers.engine import Info, NoAnswerError
-from gpulaunch.containers.ways import NO_WAY
+from gpulaunch.containers.door import Door
+from gpulaunch.decide.decision import Refuse, Wait
+from gpulaunch.errors import FailedError, GpulaunchError, RefusedError, UsageError
+from gpulaunch.launch.assess import would_wait
+from gpulaunch.launch.container_leases import Granted
+from gpulaunch.launch.docker_porter import DockerPorter
+from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.read_container import choose_way
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.find import Machine
+from gpulaunch.process.system import this_process
 
-__all__ = ["DeviceRequest", "DockerClient", "device_requests", "device_requests_by", "info_of"]
+_log = logging.getLogger("gpulaunch")
 
 
-def info_of(client: DockerClient) -> Info:
-    """Return the engine's description of itself.
-
-    Raises:
-        NoAnswerError: the engine does not answer, or not as an engine.
-    """
-    try:
-        return parse_info(client.info())
-    except (DockerException, OSError) as problem:  # OSError: requests cannot reach it
-        raise NoAnswerError(f"{TITLE}: {problem}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise NoAnswerError(f"{TITLE}: what answers is no Docker Engine") from None
+def _begins(_: Launch) -> tuple[Callbacks, Granted]:
+    """Tell the log how a wait goes."""
+    return callbacks_of(None), lambda _: None
 
 
-def device_requests_by(way: str, driver: str, uuids: Sequence[str]) -> list[DeviceRequest]:
-    """Return what gives a container these GPUs and no others.
+def _refusal(launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
+    if isinstance(decision, Refuse):
+        return RefusedError(decision.reason)
+    table = open_table_of(launch, _log.warning)
+    return would_wait(launch, table, decision.reason, "give wait=True to queue")
+
+
+@contextmanager
+def docker(
+    gpus: int | str | None = None,
+    *,
+    client: DockerClient | None = None,
+    **settings: object,
+) -> Iterator[DockerClient]:
+    """Yield a client of the Docker SDK for Python whose containers get GPUs of their own.
+
+    It is an ordinary client. A container that asks for GPUs, as by device_requests, gets a lease
+    when it is made; it ends with the container, also if this process has ended before. One that
+    asks for none gets some if gpus is given.
 
     Args:
-        way: one of WAYS; the SDK has `gpus` in place of `runtime`. NO_WAY for no GPUs.
-        driver: name of the GPUs' driver in the registry.
-        uuids: UUIDs of the GPUs, in rank order.
+        gpus: number of GPUs of each container, or "all"; None for what containers ask for.
+        client: client of the engine, which has to be on this machine; None for docker's own choice.
+        settings: any other argument of allocate(), by name.
+
+    Raises:
+        UsageError: the engine is on another machine.
+        FailedError: the engine does not answer.
+
+    Example:
+        >>> with gpulaunch.docker(gpus=2) as client:  # doctest: +SKIP
+        ...     client.containers.run("pytorch/pytorch", "python train.py")
     """
-    if way == NO_WAY:
-        return []
-    if way == "cdi":
-        kind = DRIVERS[driver].cdi_kind
-        return [DeviceRequest(driver="cdi", device_ids=[f"{kind}={uuid}" for uuid in uuids])]
-    return [DeviceRequest(device_ids=list(uuids), capabilities=[["gpu"]])]
+    with _at_door(client, {**settings, "gpus": gpus}, fills=gpus is not None) as (found, _):
+        yield found
 
 
-def device_requests(
-    client: DockerClient, machine: Machine, uuids: Sequence[str]
-) -> list[DeviceRequest]:
-    """Return what gives a container GPUs; see HeldLease.device_requests."""
-    engine, info = Docker(), info_of(client)
-    command = read_command(["docker", "run", "image"], engine.grammar)
-    offer = engine.offer_of(info, machine.topology)
-    way = choose_way(engine, offer, info, machine, Options({}, os.environ), command)
-    return device_requests_by(way, machine.topology.driver, uuids)
+@contextmanager
+def _at_door(
+    client: DockerClient | None, wanted: Mapping[str, object], *, fills: bool
+) -> Iterator[tuple[DockerClient, DockerPorter]]:
+    given, name = given_of(wanted, "docker")
+    engine = _own_client(client)
+    if name:
+        given["name"] = ("name", name)
+    options = Options(given, environment_around())
+    leases = DockerPorter(
+        options,
+        engine,
+        "docker run",
+        None,
+        this_process(),
+        _begins,
+        _refusal,
+        _log.warning,
+        fills=fills,
+        follows=True,
+        forks=False,
+    )
+    door = Door(engine.address)
+    door.serve(leases)
+    inside = DockerClient(base_url=door.address, timeout=None)
+    try:
+        yield inside, leases
+    finally:
+        inside.close()
+        door.close()
+        leases.release()
+
+
+def run_container(
+    client: DockerClient,
+    image: str,
+    command: str | Sequence[str] | None = None,
+    *,
+    gpus: int | str | None = None,
+    profile: str | None = None,
+    wait: bool | None = None,
+    wait_timeout: float | str | None = None,
+    settings: Mapping[str, object] | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Run a container with GPUs of its own, as client.containers.run() does without.
+
+    The lease follows the container: after detach=True it stays while the container is created,
+    running, paused or restarting, also when this process has ended.
+
+    Args:
+        client: client of an engine on this machine, such as docker.from_env().
+        image: name of the image.
+        command: what to run in it.
+        gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
+        profile: name or file of the job's profile; None for the one that the image's label names.
+        wait: whether to queue for GPUs that are busy.
+        wait_timeout: longest time to queue, in seconds or as text such as "10m".
+        settings: any other argument of allocate(), by name.
+        options: the other arguments of client.containers.run().
+
+    Returns:
+        What client.containers.run() returns: the container with detach=True, else its output.
+
+    Raises:
+        UsageError: the request can never be granted, the engine is on another machine, or
+            device_requests is given.
+        WouldWaitError: the GPUs are busy, and waiting was not asked for.
+        TimedOutError: the GPUs were busy until wait_timeout.
+        FailedError: the engine, the machine or the table cannot be read.
+        docker.errors.DockerException: as of client.containers.run(); the GPUs are free then.
+
+    Example:
+        >>> client = docker.from_env()  # doctest: +SKIP
+        >>> gpulaunch.run_container(  # doctest: +SKIP
+        ...     client, "pytorch/pytorch", "python train.py", gpus=2, detach=True
+        ... )
+        <Container: 4c8a0ff3a2f1>
+    """
+    if options.get("device_requests"):
+        raise UsageError("device_requests: run_container() gives the container its GPUs: say gpus=")
+    wanted = {
+        **(settings or {}),
+        "gpus": gpus,
+        "profile": profile,
+        "wait": wait,
+        "wait_timeout": wait_timeout,
+        "share": False,
+    }
+    with _at_door(client, wanted, fills=True) as (inside, leases):
+        try:
+            found = inside.containers.run(image, command, **options)
+        except DockerException:
+            if leases.problem:  # which the client was told, and words as its own
+                raise leases.problem from None
+            raise
+    return client.containers.get(found.id) if options.get("detach") else found
+
+
+def _own_client(client: DockerClient | None) -> own.DockerClient:
+    """Return our client of the engine that a client of the SDK talks to.
+
+    Raises:
+        UsageError: none of this machine's engines is it.
+    """
+    engine = Docker()
+    if client is None:
+        usual = engine.usual_client()
+        usual.info()
+        return own.DockerClient(usual.address)
+    try:
+        wanted = client.info()["ID"]
+    except (DockerException, OSError) as problem:  # OSError: requests cannot reach it
+        raise FailedError(f"{TITLE}: {problem}") from None
+    for known in engine.known_clients(os.geteuid()):
+        with suppress(FailedError):
+            if known.info().id == wanted:
+                return own.DockerClient(known.address)
+    raise UsageError(
+        f"{client.api.base_url}: that engine has none of this machine's sockets, so its GPUs "
+        "may not be this one's",
+        "set DOCKER_HOST to the socket of an engine on this machine",
+    )

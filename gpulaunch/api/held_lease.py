@@ -3,9 +3,7 @@
 import os
 from collections.abc import MutableMapping
 from types import TracebackType
-from typing import Any
 
-from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
@@ -59,7 +57,6 @@ class HeldLease:
         self.reason = held.grant.reason
         self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
         self._table = table
-        self._machine = launch.machine
         self._held: Acquired[ThisProcess] | None = held
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
@@ -127,36 +124,12 @@ class HeldLease:
         held, self._held = self._held, None
         if held is None:
             return
-        if os.getpid() == self._owner and not self._is_kept():
+        if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
             if self._companion:
                 self._leave_group(held.lease, self._companion)
         else:
             held.record.close()
-
-    def _is_kept(self) -> bool:
-        """Return whether something that its record names keeps the lease after the release."""
-        return False
-
-    def labels(self) -> dict[str, str]:
-        """Return the labels that tell gpulaunch which GPUs a container has."""
-        return {LEASE_LABEL: self.id, GPUS_LABEL: ",".join(self.uuids)}
-
-    def device_requests(self, client: object) -> list[Any]:
-        """Return what gives a container of the Docker SDK for Python these GPUs and no others.
-
-        Args:
-            client: client of the engine, such as docker.from_env().
-
-        Returns:
-            The argument device_requests of client.containers.run().
-
-        Raises:
-            FailedError: the engine does not answer, or has no way to give GPUs to containers.
-        """
-        from gpulaunch.api.docker_sdk import device_requests  # late: it imports the SDK
-
-        return device_requests(client, self._machine, self.uuids)
 
     def _leave_group(self, lease: Lease, companion: GroupCompanion) -> None:
         from gpulaunch.sharing.share_group import group_of  # late: few programs share

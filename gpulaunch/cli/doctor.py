@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.cluster.engines import read_place
-from gpulaunch.containers.command import read_command
-from gpulaunch.containers.engine import QUESTION_S, ContainerEngine, EngineClient
+from gpulaunch.containers.asked import AskedContainer
+from gpulaunch.containers.engine import QUESTION_S, ContainerEngine
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
@@ -311,15 +311,10 @@ def _check_engine_and_containers(
     return found
 
 
-def _client_of(engine: ContainerEngine) -> EngineClient:
-    """Return a client of an engine as its program would find it from here."""
-    return engine.client_of(read_command([engine.grammar.program], engine.grammar), os.environ)
-
-
 def _is_present(engine: ContainerEngine) -> bool:
     """Return whether there is something at an engine's address, or a problem to tell of."""
     try:
-        return _client_of(engine).exists()
+        return engine.usual_client().exists()
     except GpulaunchError:
         return True
 
@@ -328,8 +323,7 @@ def _check_engine(
     engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check that an engine answers, and how GPUs get into its containers."""
-    program = engine.grammar.program
-    client = _client_of(engine)
+    program, client = engine.program, engine.usual_client()
     if not client.exists():
         return [
             Finding(
@@ -344,9 +338,9 @@ def _check_engine(
     if not machine:
         return found
     offer = engine.offer_of(info, machine[0].topology)
-    command = read_command([program], engine.grammar)
+    container = AskedContainer(f"{program} run", "")
     try:
-        way = choose_way(engine, offer, info, machine[0], settings, command)
+        way = choose_way(engine, info, machine[0], settings, container, _ignore_warning)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
     return [*found, _check_way(offer, machine[0], settings, way)]
@@ -356,8 +350,7 @@ def _check_containers(
     engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Find containers without a lease, which the engine itself started again, as at boot."""
-    program = engine.grammar.program
-    client = _client_of(engine)
+    program, client = engine.program, engine.usual_client()
     if not client.exists():
         return []
     described = not machine or machine[0].key is not None

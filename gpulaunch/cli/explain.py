@@ -68,12 +68,8 @@ def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> 
 def _preview_job(
     launch: Launch, gpus: list[Gpu], seen: Sequence[Gpu], share: Share | None
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """Return the job's variables and argv; a container's variables are in its command line."""
-    if launch.container:
-        from gpulaunch.containers.container_launch import started_command
-
-        return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
-    if not gpus or launch.compose:
+    """Return the job's variables and argv; a container has variables of its own."""
+    if not gpus or launch.container:
         return {}, launch.command
     environment = job_environment(
         seen,

@@ -9,7 +9,6 @@ from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.acquire import Acquired
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import iso
@@ -39,7 +38,7 @@ class JsonStatus:
         """Write that the launch has joined the queue."""
         self._write({"event": "waiting", "reason": reason})
 
-    def started(self, acquired: Acquired[Keeper]) -> None:
+    def started(self, acquired: Acquired[Any]) -> None:
         """Write that the job has its GPUs, and is about to run."""
         lease = acquired.lease
         self._started = {

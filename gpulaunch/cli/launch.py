@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
@@ -12,7 +12,6 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.history.line import taken
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
@@ -31,6 +30,12 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
     from gpulaunch.measure.recording import Recorder
+
+RunJob = Callable[
+    [Launch, Callbacks, Callable[[Acquired[Any]], None], Callable[[int], None]],
+    int | Wait | Refuse,
+]
+"""A function with the arguments of run(), and its result."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 
@@ -61,12 +66,13 @@ def tell_of(options: Options) -> Callable[[str], None]:
     return _ignore if options.quiet else warn_on_stderr
 
 
-def carry_out(options: Options, launch: Launch) -> int:
+def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
     """Carry out a launch that has been read: run the command, or print the decision.
 
     Args:
         options: its options.
         launch: the launch.
+        run_job: what runs it.
     """
     if options.json and not (options.dry_run or options.when):
         raise UsageError(
@@ -96,12 +102,12 @@ def carry_out(options: Options, launch: Launch) -> int:
     if launch.in_history and (problem := taken()):
         tell(problem)
     if not options.detach:
-        return _run(options, launch, before, None)
+        return _run(options, launch, before, None, run_job)
     from gpulaunch.cli.detach import detach  # late: few launches are detached
     from gpulaunch.launch.detached import what_was_told
 
     told = what_was_told()
-    return _run(options, launch, before, told) if told else detach(options, launch, tell)
+    return _run(options, launch, before, told, run_job) if told else detach(options, launch, tell)
 
 
 def _run(
@@ -109,6 +115,7 @@ def _run(
     launch: Launch,
     before: "Sequence[Predecessor]",
     told: "Detached | None",
+    run_job: "RunJob",
 ) -> int:
     """Run a launch, and return or raise its outcome.
 
@@ -117,9 +124,11 @@ def _run(
         launch: the launch.
         before: the launches that it comes after.
         told: what it was told if it has been detached, or None.
+        run_job: what runs it.
     """
-    listener = Reporter(options, launch, before)
+    listener = Reporter(options)
     try:
+        listener.concerns(launch, before)
         if told:
             listener.detached(told)
         if before:
@@ -128,12 +137,14 @@ def _run(
 
             wait_for_predecessors(before, tell_of(options), listener.comes_after)
             launch = see_again(launch)  # that may have taken days
+        if run_job is not run:  # docker's client is a job from the start
+            listener.has_job()
         callbacks = Callbacks(
             tell_of(options), listener.waiting, listener.first, listener.minute, idle=listener.idle
         )
-        outcome = run(launch, callbacks, listener.granted, listener.over)
+        outcome = run_job(launch, callbacks, listener.granted, listener.over)
         if not isinstance(outcome, int):
-            _explain_refusal(launch, options)
+            explain_refusal(launch, options)
             raise refusal(launch, outcome, options)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
@@ -148,25 +159,38 @@ class Reporter:
 
     Args:
         options: its options.
-        launch: the launch.
-        before: the launches that it comes after.
+        is_first: whether it is the first of its command, of whose course a program may be told.
     """
 
-    def __init__(
-        self, options: Options, launch: Launch, before: "Sequence[Predecessor]" = ()
-    ) -> None:
-        self._options, self._launch = options, launch
+    def __init__(self, options: Options, *, is_first: bool = True) -> None:
+        self._options = options
         self._talks = not options.quiet and options.json_status_fd is None
         self._joined_s: float | None = None
         self._status: JsonStatus | None = None
-        if options.json_status_fd is not None:
+        if is_first and options.json_status_fd is not None:
             from gpulaunch.cli import json_status  # late: few launches need it
 
             self._status = json_status.JsonStatus(options.json_status_fd)
         self._history: LaunchInHistory | None = None
+        self._recorder: Recorder | None = None
+        self._before_job: EndBySignal | None = None
+        self._pipe: int | None = None  # to the process that detached this launch
+        self._notifier: Notifier | None = None
+
+    def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
+        """Say which launch it is; of docker's this is known once its client asks for a container.
+
+        Args:
+            launch: the launch.
+            before: the launches that it comes after.
+
+        Raises:
+            UsageError: it cannot be measured, though the command line asks for that.
+            FailedError: what is measured could not be written, though the command line asks for it.
+        """
+        options, self._launch = self._options, launch
         if launch.in_history:
             self._history = LaunchInHistory(launch, [one.text for one in before])
-        self._recorder: Recorder | None = None
         if launch.recorded_in or options.record_to:
             from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
@@ -174,9 +198,6 @@ class Reporter:
             self._recorder = recorder_of(
                 launch, options.record_to, tell_of(options), is_asked=is_asked
             )
-        self._before_job: EndBySignal | None = None
-        self._pipe: int | None = None  # to the process that detached this launch
-        self._notifier: Notifier | None = None
         if launch.notify:
             from gpulaunch.launch import notify  # late: few launches do
 
@@ -228,7 +249,7 @@ class Reporter:
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
         self._answer(number=number, start=start)
-        _explain_refusal(self._launch, self._options)
+        explain_refusal(self._launch, self._options)
 
     def first(self, reason: str, waited_s: float) -> None:
         """Report that the launch has become the first in the queue."""
@@ -240,11 +261,15 @@ class Reporter:
         if self._talks and not os.isatty(2):
             say("info", f"waiting for {_duration(waited_s)} as number {number()} in the queue")
 
-    def granted(self, acquired: Acquired[Keeper]) -> None:
-        """Report that the launch has its GPUs."""
-        self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
+    def has_job(self) -> None:
+        """Hear that signals are the job's from now on."""
         if self._before_job:
             self._before_job.stop()
+
+    def granted(self, acquired: Acquired[Any]) -> None:
+        """Report that the launch has its GPUs."""
+        self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
+        self.has_job()
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
@@ -298,7 +323,7 @@ def _duration(seconds: float) -> str:
     return format_duration(int(seconds))
 
 
-def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
+def _say_granted(launch: Launch, acquired: Acquired[Any]) -> None:
     share = ""
     if acquired.lease.share:
         from gpulaunch.files.size import format_size  # late: few launches share
@@ -312,15 +337,15 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
     say("info", f"{_gpus_of(launch, acquired)}: {acquired.grant.reason}{leaves}{share}")
 
 
-def _say_less_than_all(launch: Launch, acquired: Acquired[Keeper]) -> None:
+def _say_less_than_all(launch: Launch, acquired: Acquired[Any]) -> None:
     """Say that docker's `all` is here less than what docker alone would give."""
-    said = launch.container.all_text if launch.container else None
+    asked = launch.container.asked if launch.container else None
     count, there = len(acquired.lease.uuids), len(launch.machine.topology.gpus)
-    if said and count < there:
-        say("info", f"{said}: here {count} of {there} GPUs")
+    if asked and asked.number == "all" and count < there:
+        say("info", f"all GPUs are asked for: here {count} of {there}")
 
 
-def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
+def _gpus_of(launch: Launch, acquired: Acquired[Any]) -> str:
     gpus = acquired.grant.problem.format_ranks(acquired.grant.gpus)
     return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
@@ -332,7 +357,8 @@ def refusal(launch: Launch, outcome: Wait | Refuse, options: Options) -> Gpulaun
     typed = "topology" in options.given
     where = f" --topology {options.topology}" if typed else ""
     hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
-    if launch.container and launch.container.all_text and launch.request.gpus is None:
+    asked = launch.container.asked if launch.container else None
+    if asked and asked.number == "all" and launch.request.gpus is None:
         hint = (
             "add --wait to queue, or -n 1 for one GPU; the setting all_gpus says what 'all' means"
         )
@@ -345,7 +371,8 @@ def _ignore(text: str) -> None:
     """Drop a warning."""
 
 
-def _explain_refusal(launch: Launch, options: Options) -> None:
+def explain_refusal(launch: Launch, options: Options) -> None:
+    """Say with --explain why a launch does not get its GPUs."""
     if options.explain:
         from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 

@@ -154,7 +154,6 @@ def _run_engine(given: "Given", command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
     if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
-    from gpulaunch.containers.engines import engine_of_program
+    from gpulaunch.containers.engines import module_of
 
-    engine = engine_of_program(command[0])
-    return int(importlib.import_module("gpulaunch.cli.container").main(given, engine, command))
+    return int(importlib.import_module(module_of(command[0])).main(given, command))

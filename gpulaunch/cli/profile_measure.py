@@ -200,19 +200,22 @@ def _is_on(given: Given, name: str) -> bool:
 
 def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
-    from gpulaunch.containers.engines import engine_of_program, runs_containers
+    from gpulaunch.containers.engines import module_of, runs_containers
     from gpulaunch.launch.read_launch import read_launch
 
     options = Options({**given, "share": ("--exclusive", "false")}, os.environ)
     name, warn = options.name, tell_of(options)
     if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(options, job.command, name=name, warn=warn)
-    from gpulaunch.containers.command import read_command
-    from gpulaunch.launch.read_container import read_container_launch
+    if module_of(job.command[0]).endswith("docker"):
+        from gpulaunch.containers.docker.line import read_line
+        from gpulaunch.launch.container_run import first_launch
 
-    engine = engine_of_program(job.command[0])
-    command = read_command(job.command, engine.grammar)
-    found = read_container_launch(options, engine, command, name=name, warn=warn)
+        return first_launch(options, read_line(job.command), warn)
+    from gpulaunch.containers.podman.command import read_command
+    from gpulaunch.launch.read_podman import read_podman_launch
+
+    found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "

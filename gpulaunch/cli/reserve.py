@@ -144,7 +144,8 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     options = Options({**given, **forced}, os.environ)
     launch = _read(options, limit[1])
     table = open_table_of(launch, tell_of(options))
-    reporter = Reporter(options, launch)
+    reporter = Reporter(options)
+    reporter.concerns(launch)
     callbacks = Callbacks(tell_of(options), reporter.waiting, reporter.first, reporter.minute)
     held: Any = acquire(launch, table, callbacks, lambda *_: ThisProcess())
     if not isinstance(held, Acquired):

@@ -1,15 +1,12 @@
-"""The GPUs that flags and variables of engines' clients name."""
+"""What somebody asks an engine for: a container, and the GPUs that are to get into it."""
 # pure: decides on plain values
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gpulaunch.containers.command import ContainerCommand
-from gpulaunch.containers.engine import Asked
-from gpulaunch.containers.ways import VISIBLE, cdi_prefixes
+from gpulaunch.containers.ways import cdi_prefixes
+from gpulaunch.records import Record
 
-_DEVICE_FILE = "/dev/nvidia"
-
-_OTHER_MAKERS = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
+OTHER_MAKERS = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
 """Device files of GPUs and accelerators that are not NVIDIA's."""
 
 _OTHER_LISTS = frozenset(
@@ -17,9 +14,72 @@ _OTHER_LISTS = frozenset(
 )
 """Variables with the GPUs of a container, for other makers' runtimes."""
 
+_DEVICE_FILE = "/dev/nvidia"
+
+
+class Asked(Record):
+    """A request for GPUs.
+
+    Attributes:
+        text: the words for it in messages, such as "device request 2" or "NV_GPU=0,1".
+        number: number of GPUs, or "all", or None if devices are named.
+        devices: the GPUs named, by index or UUID; () if a number is given.
+        nothing: whether no GPU is wanted.
+        of_other_maker: whether GPUs are wanted that no driver here has.
+    """
+
+    text: str
+    number: str | None = None
+    devices: tuple[str, ...] = ()
+    nothing: bool = False
+    of_other_maker: bool = False
+
+    @property
+    def name(self) -> str:
+        """The words for it without what it asks for, such as "device request" or "NV_GPU"."""
+        return self.text.replace("=", " ").rpartition(" ")[0]
+
+
+class AskedContainer(Record):
+    """A container that is asked for, as far as it matters to its GPUs.
+
+    Attributes:
+        title: program and subcommand, such as "docker run".
+        image: name of the image.
+        attached: whether the client stays until the container has ended.
+        passes_signals: whether the client passes on the signals that it gets.
+        runs: whether it is started as well as made.
+        restart_policy: policy by which the engine starts it again; None for none.
+        runtime: the runtime that is named; None for the engine's own choice.
+        privileged: whether it sees all devices of the host.
+        variables: its variables, as NAME=VALUE.
+        files: device files that it is given.
+    """
+
+    title: str
+    image: str
+    attached: bool = False
+    passes_signals: bool = False
+    runs: bool = True
+    restart_policy: str | None = None
+    runtime: str | None = None
+    privileged: bool = False
+    variables: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> str:
+        """The engine's client."""
+        return self.title.partition(" ")[0]
+
+    def variable(self, name: str) -> str | None:
+        """Return the value of a variable, the last one that is given; None if none is."""
+        values = [text.partition("=")[2] for text in self.variables if text.startswith(f"{name}=")]
+        return values[-1] if values else None
+
 
 def is_gpu_device(device: str) -> bool:
-    """Return whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
+    """Return whether a device's name is a GPU's CDI name; nvidia's runtime has its own kind."""
     return device.removeprefix("runtime.").startswith(cdi_prefixes())
 
 
@@ -43,7 +103,7 @@ def asked_by_names(names: Sequence[str], text: str) -> Asked:
 
     Args:
         names: indices or UUIDs.
-        text: flag or variable with its value.
+        text: the words for it.
     """
     if list(names) in (["none"], ["void"], [""]):
         return Asked(text, nothing=True)
@@ -52,43 +112,27 @@ def asked_by_names(names: Sequence[str], text: str) -> Asked:
     return Asked(text, devices=tuple(dict.fromkeys(names)))
 
 
-def asked_by_variable(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return the request in -e NVIDIA_VISIBLE_DEVICES; None if it is not there.
+def asked_by_files(files: Sequence[str]) -> Asked | None:
+    """Return the request in device files such as /dev/nvidia0; None if there is none."""
+    gpus = [path for path in files if path.removeprefix(_DEVICE_FILE).isdecimal()]
+    if not gpus:
+        return None
+    text = f"device {','.join(gpus)}"
+    return Asked(text, devices=tuple(path.removeprefix(_DEVICE_FILE) for path in gpus))
+
+
+def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ()) -> Asked | None:
+    """Return the request for GPUs or accelerators of another maker than NVIDIA, or None.
 
     Args:
-        command: a run or create command.
-        environment: environment of this process, from which -e without a value copies.
+        container: the container.
+        devices: CDI names, and paths that are mounted.
     """
-    visible = None
-    for assignment in command.values("-e", "--env"):
-        key, equals, value = assignment.partition("=")
-        if key == VISIBLE:
-            visible = value if equals else environment.get(VISIBLE)
-    if visible is None:
-        return None
-    return asked_by_names(without_kinds(visible), f"{VISIBLE}={visible}")
-
-
-def asked_by_files(command: ContainerCommand) -> Asked | None:
-    """Return the request in --device /dev/nvidia0 and its like; None if there is none."""
-    paths = [value.partition(":")[0] for value in command.values("--device")]
-    files = [path for path in paths if path.removeprefix(_DEVICE_FILE).isdecimal()]
-    if not files:
-        return None
-    text = " ".join(f"--device {path}" for path in files)
-    return Asked(text, devices=tuple(path.removeprefix(_DEVICE_FILE) for path in files))
-
-
-def asked_of_other_maker(command: ContainerCommand) -> Asked | None:
-    """Return the request for GPUs or accelerators of another maker than NVIDIA, or None."""
-    for device in command.values("--device"):
+    for device in (*container.files, *devices):
         kind, equals, _ = device.partition("=")
-        if kind.endswith("/gpu") if equals else device.startswith(_OTHER_MAKERS):
-            return Asked(f"--device {device}", of_other_maker=True)
-    for volume in command.values("-v", "--volume"):
-        if volume.startswith(_OTHER_MAKERS):
-            return Asked(f"-v {volume}", of_other_maker=True)
-    for assignment in command.values("-e", "--env"):
+        if kind.endswith("/gpu") if equals else device.startswith(OTHER_MAKERS):
+            return Asked(device, of_other_maker=True)
+    for assignment in container.variables:
         if assignment.partition("=")[0] in _OTHER_LISTS:
-            return Asked(f"-e {assignment}", of_other_maker=True)
+            return Asked(assignment, of_other_maker=True)
     return None

@@ -32,6 +32,8 @@ class ContainerCompanion:
         grace_s: seconds between TERM and KILL.
         before_signal: called with the processes of a container before they get TERM or KILL.
         beside_others: whether the command makes other leases' containers, too.
+        keeps_made: whether a container that is made keeps the lease before it is started.
+        forks: whether there is a process at all, or only what is known of the containers.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class ContainerCompanion:
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,
         beside_others: bool = False,
+        keeps_made: bool = True,
+        forks: bool = True,
     ) -> None:
         self._grace_s = grace_s
         self._table = table
@@ -58,8 +62,9 @@ class ContainerCompanion:
             container.container_id,
             time.time() - _MARGIN_S,
             beside_others=beside_others,
+            keeps_made=keeps_made,
         )
-        self._companion = Companion(self._act, record.fd)
+        self._companion = Companion(self._act, record.fd) if forks else None
 
     def take_over(self, *, ends: bool) -> None:
         """Hand the lease over, since the launcher goes now.
@@ -69,13 +74,16 @@ class ContainerCompanion:
         Args:
             ends: whether to end the containers, as if the launcher was killed.
         """
+        if self._companion is None:
+            return
         word = b"" if ends else _TAKE_OVER
         if not self._companion.tell(word):
             Companion(self._act, self._record.fd).tell(word)
 
     def dismiss(self) -> None:
         """End the process, since nothing is left to watch."""
-        self._companion.tell(DISMISSED)
+        if self._companion:
+            self._companion.tell(DISMISSED)
 
     def end(self, command: Process, grace_s: float) -> bool:
         """End the containers and the docker command, in whatever order they depend on each other.

@@ -1,18 +1,15 @@
 """The interface to container engines: the protocols that Docker and Podman implement.
 
-A new engine is a module that implements ContainerEngine, a table of its client's flags, and a row
-in engines.py.
+A new engine is a module that implements them, and a row in engines.py.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from gpulaunch.containers.command import ContainerCommand, Flag, Grammar
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import Offer
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
@@ -67,31 +64,6 @@ class Image(Record):
     user: str
     labels: Mapping[str, str]
     variables: Mapping[str, str]
-
-
-class Asked(Record):
-    """The request for GPUs in the flags of an engine's client, or in an image.
-
-    Attributes:
-        text: flag or variable with its value, such as "--gpus 2" or "NV_GPU=0,1".
-        number: number of GPUs, or "all", or None if devices are named.
-        devices: the GPUs named, by index or UUID; () if a number is given.
-        nothing: whether no GPU is wanted.
-        fields: other fields of --gpus: driver, capabilities, options.
-        of_other_maker: whether GPUs are wanted that no driver here has.
-    """
-
-    text: str
-    number: str | None = None
-    devices: tuple[str, ...] = ()
-    nothing: bool = False
-    fields: tuple[str, ...] = ()
-    of_other_maker: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The flag or variable without its value."""
-        return self.text.replace("=", " ").partition(" ")[0]
 
 
 class Events(Protocol):
@@ -210,28 +182,19 @@ class EngineClient(Protocol):
 
 
 class ContainerEngine(Protocol):
-    """A program that runs containers: its command line, its ways for GPUs, and its address.
-
-    Its client has docker's flags for everything but GPUs: -e and --label, which set variables and
-    mark containers, and --mount, --ipc, --user and --restart, which decide whether a container can
-    share.
-    """
+    """A program that runs containers: its ways for GPUs, and its addresses."""
 
     @property
     def title(self) -> str:
         """Name of the engine in messages, such as Docker Engine."""
 
     @property
-    def grammar(self) -> Grammar:
-        """Command line of its client, as data."""
+    def program(self) -> str:
+        """Name of its client."""
 
     @property
     def id_prefix(self) -> str:
         """Start of its engines' ids, which no other engine's ids have; "" if it has none."""
-
-    @property
-    def containers_descend(self) -> bool:
-        """Whether containers and their helpers are descendants of the client's process."""
 
     @property
     def cannot_share(self) -> str | None:
@@ -241,50 +204,15 @@ class ContainerEngine(Protocol):
     def address_variable(self) -> str:
         """Environment variable that gives its client the engine's address."""
 
-    def asked_gpus(self, command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-        """Return the GPUs that the flags of run or create ask for; None if they say nothing.
-
-        Raises:
-            UsageError: the flags contradict each other, or the client would not understand them.
-        """
-
-    def asked_by_image(self, command: ContainerCommand, image: Image | None) -> Asked | None:
-        """Return the GPUs that a container without flags about GPUs gets; None for none.
-
-        Args:
-            command: a run or create command for which asked_gpus() returns None.
-            image: its image; None if it is not here.
-        """
-
-    def is_gpu_flag(self, flag: Flag) -> bool:
-        """Return whether a flag gives GPUs to a container, so that a launch removes it."""
-
-    def flags_for(
-        self,
-        command: ContainerCommand,
-        gpus: Sequence[Gpu],
-        way: str,
-        asked: Asked | None,
-        driver: str,
-    ) -> list[str]:
-        """Return the flags with which a container sees these GPUs and no others.
-
-        Args:
-            command: a run or create command.
-            gpus: GPUs in rank order; empty for a container without GPUs.
-            way: one of WAYS, or NO_WAY.
-            asked: request for GPUs in the client's flags.
-            driver: name of the GPUs' driver in the registry.
-        """
-
-    def allowed_ways(self, command: ContainerCommand) -> set[str]:
-        """Return the members of WAYS that a command leaves open."""
+    @property
+    def ways(self) -> frozenset[str]:
+        """The members of WAYS that it can have."""
 
     def offer_of(self, info: Info, topology: Topology) -> Offer:
         """Return the ways by which an engine can give a machine's GPUs to its containers."""
 
-    def client_of(self, command: ContainerCommand, environment: Mapping[str, str]) -> EngineClient:
-        """Return a client of the engine that a command would talk to, without a request.
+    def usual_client(self) -> EngineClient:
+        """Return a client of the engine that its program would talk to from here.
 
         Raises:
             UsageError: the engine is not on this machine.

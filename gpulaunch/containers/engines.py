@@ -42,8 +42,8 @@ def runs_containers(program: str) -> bool:
     return program in ENGINES or program in NOT_BUILT
 
 
-def engine_of_program(path: str) -> "ContainerEngine":
-    """Return the engine of a program for which runs_containers is true.
+def module_of(path: str) -> str:
+    """Return the module with the command line of a program for which runs_containers is true.
 
     Args:
         path: path or name of the program.
@@ -57,7 +57,7 @@ def engine_of_program(path: str) -> "ContainerEngine":
             f"launching with {program} is not built yet",
             f"{program} alone still works, without leases",
         )
-    return ENGINES[program]()
+    return f"gpulaunch.cli.{program.removeprefix('nvidia-')}"
 
 
 def all_engines() -> "list[ContainerEngine]":

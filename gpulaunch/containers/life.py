@@ -1,6 +1,8 @@
 """Containers: the labels that identify them, and the state that says if they hold their GPUs."""
 # pure: decides on plain values
 
+from collections.abc import Mapping
+
 from gpulaunch.records import Record
 
 LEASE_LABEL = "io.gpulaunch.lease"
@@ -12,8 +14,17 @@ GPUS_LABEL = "io.gpulaunch.gpus"
 SHARE_LABEL = "io.gpulaunch.share"
 """A container's percentage of the SMs, if it shares its GPUs."""
 
+PROJECT_LABEL = "com.docker.compose.project"
+"""The project of compose that a container belongs to."""
+
 PROFILE_LABEL = "io.gpulaunch.profile"
 """The profile of an image's jobs: its name, or the whole of it as TOML."""
+
+
+def service_of(labels: Mapping[str, str]) -> str | None:
+    """Return project and service of compose in a container's labels; None if there is none."""
+    project = labels.get(PROJECT_LABEL)
+    return f"{project}/{labels.get('com.docker.compose.service')}" if project else None
 
 
 class Container(Record):
@@ -33,8 +44,8 @@ class Container(Record):
         given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted.
         sees_all: whether its flags said all GPUs, which says nothing of their use.
         pid: pid of its first process, as the host counts; 0 if it does not run.
-        service: project and service of compose that it is a container of, as PROJECT/SERVICE; ""
-            for a container of its own or of compose run.
+        service: project and service of compose, as PROJECT/SERVICE; None for a container of its
+            own.
     """
 
     id: str
@@ -50,7 +61,7 @@ class Container(Record):
     given: tuple[str, ...] = ()
     sees_all: bool = False
     pid: int = 0
-    service: str = ""
+    service: str | None = None
 
     @property
     def holds(self) -> bool:

@@ -110,6 +110,8 @@ class Followed:
         since_s: time before which no event matters, in seconds since 1970.
         beside_others: whether the command makes others' containers, too, and goes on when these
             have ended.
+        keeps_made: whether a container that is made and was never started keeps the lease once the
+            command has ended.
     """
 
     def __init__(
@@ -121,8 +123,9 @@ class Followed:
         since_s: float,
         *,
         beside_others: bool = False,
+        keeps_made: bool = True,
     ) -> None:
-        self._beside_others = beside_others
+        self._beside_others, self._keeps_made = beside_others, keeps_made
         self._client = client
         self._engine_id = engine_id
         self._of = lease_id, container_id
@@ -130,6 +133,7 @@ class Followed:
         self._seen = False
         self._ended_by_us = False
         self._failures = 0
+        self._look_s = _LOOK_FOR_START_S
 
     def has_ended(self) -> bool:
         """Return whether the containers, too, have ended for good; False if unsure."""
@@ -141,6 +145,13 @@ class Followed:
                 )
         except FailedError:
             pass
+        return False
+
+    def has_only_been_made(self) -> bool:
+        """Return whether the containers are there and none was ever started; False if unsure."""
+        with suppress(FailedError):
+            found = self._client.within(ANSWER_S).containers_of(*self._of)
+            return bool(found) and all(container.state == "created" for container in found)
         return False
 
     def pids(self) -> set[int]:
@@ -221,24 +232,12 @@ class Followed:
             actions = _since_start(history.all())
         with closing(self._client.events(*self._of, began_s - _OVERLAP_S)) as events:
             last_s = time.monotonic()
-            look_s = _LOOK_FOR_START_S
             while True:
-                command = command if command and state_of(command) else None
+                if command and not state_of(command):
+                    command, last_s = None, time.monotonic()
                 holders = self._holders()
-                if self._seen and self._beside_others:
-                    command = None
                 self._failures = 0
-                # No event tells of a start that fails.
-                if any(container.state == "created" for container in holders):
-                    wait_s, look_s = look_s, min(2 * look_s, _LONGEST_LOOK_FOR_START_S)
-                elif command or holders:
-                    wait_s = _LONGEST_SLEEP_S
-                else:
-                    wait_s = (
-                        0.0
-                        if self._ended_by_us
-                        else last_s + _settling_s(actions) - time.monotonic()
-                    )
+                wait_s = self._pause_s(holders, command, actions, last_s)
                 is_over = wait_s <= 0
                 if deadline_s is not None and not is_over:
                     wait_s = min(wait_s, deadline_s - time.monotonic())
@@ -255,6 +254,33 @@ class Followed:
                 if new:
                     last_s = time.monotonic()
                 actions = _since_start(actions + new)
+
+    def _pause_s(
+        self,
+        holders: list[Container],
+        command: Process | None,
+        actions: list[str],
+        last_s: float,
+    ) -> float:
+        """Return the seconds until the next look without an event; 0 or less if all has ended.
+
+        Args:
+            holders: containers that hold their GPUs.
+            command: the client command, or None once it has ended.
+            actions: actions since the last start.
+            last_s: when the last of them came, or the command ended, on the monotonic clock.
+        """
+        made = [container for container in holders if container.state == "created"]
+        settling_s = _settling_s(actions)
+        if made and made == holders and not command and not self._keeps_made:
+            # The command may have asked for a start at its end.
+            made, holders, settling_s = [], [], START_FOLLOWS_S
+        if made:  # no event tells of a start that fails
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_FOR_START_S)
+            return self._look_s / 2
+        if holders or (command and not (self._seen and self._beside_others)):
+            return _LONGEST_SLEEP_S
+        return (last_s if self._ended_by_us else last_s + settling_s) - time.monotonic()
 
 
 def _since_start(actions: list[str]) -> list[str]:

@@ -108,6 +108,7 @@ class EndBySignal:
         """Leave signals to the job, which is about to start."""
         for number in self._numbers:
             signal.signal(number, signal.SIG_DFL)
+        self._numbers = []
 
     def _end(self, number: int, _frame: object) -> None:
         with suppress(Exception):

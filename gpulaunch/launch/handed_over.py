@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, takewhile
 
-from gpulaunch.containers.command import read_command
+from gpulaunch.containers.docker.line import read_line
 from gpulaunch.containers.engines import ENGINES
+from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError
 
 _SUDO = frozenset({"sudo", "doas"})
@@ -48,9 +49,13 @@ def refuse_sudo(command: Sequence[str]) -> None:
         engine = os.path.basename(word)
         if engine not in ENGINES:
             continue
-        meant = read_command(command[at:], ENGINES[engine]().grammar)
-        if meant.launches or meant.starts:
-            verb = " ".join((engine, *meant.subcommand))
+        if engine == "podman":
+            meant = read_command(command[at:])
+            verb = " ".join(meant.subcommand) if meant.launches or meant.starts else ""
+        else:
+            verb = read_line(command[at:]).word
+        if verb:
+            verb = f"{engine} {verb}"
             raise UsageError(
                 f"'{program} {verb}': its container would not get the GPUs of this launch",
                 f"write '{program} gpulaunch {verb} ...', or '{verb} ...' as a member of the group "

@@ -11,7 +11,6 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch
-    from gpulaunch.containers.docker.compose import ComposeLaunch
     from gpulaunch.leases.table import Snapshot
 
 
@@ -36,9 +35,7 @@ class Launch(Record):
             or "end".
         leftover_timeout_s: seconds without a use of the GPUs, where that can be told, after which
             a left-over process outside the job's session no longer keeps the lease.
-        container: how its container gets the GPUs, if the command is docker's.
-        compose: services that each get a lease of their own inside this one's, if the command is
-            docker compose.
+        container: its container, if it is for one.
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
@@ -48,6 +45,7 @@ class Launch(Record):
         idle_after_s: seconds after which its owner is told that its GPUs do nothing; None if nobody
             watches them.
         idle_limit_s: seconds of that after which the job is ended; None for never.
+        docker: what the job's scripts meet that call docker: "engine", or a door in its "lease".
         notify: shell command to be run when it starts and ends, or None.
     """
 
@@ -67,7 +65,6 @@ class Launch(Record):
     leftovers: str = "keep"
     leftover_timeout_s: float | None = None
     container: "ContainerLaunch | None" = None
-    compose: "ComposeLaunch | None" = None
     mps: MpsPlace | None = None
     recorded_in: str | None = None
     visible: str = "all"
@@ -75,6 +72,7 @@ class Launch(Record):
     in_history: bool = True
     idle_after_s: float | None = None
     idle_limit_s: float | None = None
+    docker: str = "engine"
     notify: str | None = None
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.publish import redacted
 from gpulaunch.leases.record_fields import shortened
@@ -44,7 +43,7 @@ class LaunchInHistory:
         self._line = HistoryLine(**self._asked(), key=key, log=log, terminal=terminal)
         return self._line.problem
 
-    def granted(self, acquired: Acquired[Keeper]) -> None:
+    def granted(self, acquired: Acquired[Any]) -> None:
         """Write that the launch has its GPUs."""
         lease = acquired.lease
         got = {

@@ -73,7 +73,7 @@ def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
 
 def ends_with_launcher(container: "ContainerLaunch | None") -> bool:
     """Return whether a container has to end with its launcher: in CI, unless it was detached."""
-    return container is not None and container.command.is_attached and is_cancelled_by_kill()
+    return container is not None and container.attached and is_cancelled_by_kill()
 
 
 def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:

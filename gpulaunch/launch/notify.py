@@ -5,10 +5,10 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.process.companion import fork_orphan
@@ -61,7 +61,7 @@ class Notifier:
         self._about: dict[str, str | None] = {"name": launch.name}
         self._started_s: float | None = None
 
-    def started(self, acquired: Acquired[Keeper]) -> None:
+    def started(self, acquired: Acquired[Any]) -> None:
         """Tell that the job has its GPUs and is about to start."""
         self._started_s = time.monotonic()
         self._about["lease"] = acquired.lease.id

@@ -467,6 +467,11 @@ class Options:
         "a described machine instead of this one, such as dgx1-v100",
         names="machines files",
     )
+    docker = Option(
+        one_of(("engine", "lease"), "way to docker"),
+        "engine|lease",
+        "lease: containers that the job's scripts make by docker get GPUs of its lease only",
+    )
     table = Option(
         one_of(("host", "private"), "table"),
         "host|private",

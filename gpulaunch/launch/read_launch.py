@@ -91,6 +91,7 @@ def read_launch(
         in_history=options.history,
         idle_after_s=_value_or(options.idle_after, IDLE_AFTER_S),
         idle_limit_s=options.idle_limit,
+        docker=options.docker or "engine",
         notify=options.notify,
     )
 

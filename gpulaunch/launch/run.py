@@ -8,7 +8,6 @@ from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.record_file import Draft
@@ -17,13 +16,14 @@ from gpulaunch.machine.find import watch_faults
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.idle_watch import IdleWatch
+    from gpulaunch.launch.process_keeper import ProcessKeeper
     from gpulaunch.leases.share import Share
 
 
 def run(
     launch: Launch,
     callbacks: Callbacks,
-    granted: Callable[[Acquired[Keeper]], None],
+    granted: Callable[["Acquired[ProcessKeeper]"], None],
     ended: Callable[[int], None],
 ) -> int | Wait | Refuse:
     """Run the command on GPUs of its own until it ends.
@@ -42,10 +42,14 @@ def run(
         FailedError: the table cannot be used; nothing is held and nothing has run.
         TimedOutError: the wait timeout or the job's time limit is over; nothing is held any more.
     """
+    from gpulaunch.launch.process_keeper import ProcessKeeper  # late: containers do without
+
     table = open_table_of(launch, callbacks.warn)
 
-    def prepare(record: Draft, share: "Share | None") -> Keeper:
-        return keeper_for(launch, table, record, share)
+    def prepare(record: Draft, share: "Share | None") -> ProcessKeeper:
+        if share is not None and share.pipe_directory is None:  # on a described machine: no MPS
+            share = None
+        return ProcessKeeper(launch, table, record, share)
 
     acquired = acquire(launch, table, callbacks, prepare)
     if not isinstance(acquired, Acquired):
@@ -78,7 +82,7 @@ def run(
 
 
 def _watch_idleness(
-    launch: Launch, table: Table, acquired: Acquired[Keeper], callbacks: Callbacks
+    launch: Launch, table: Table, acquired: "Acquired[ProcessKeeper]", callbacks: Callbacks
 ) -> "IdleWatch | None":
     """Watch the use of the GPUs if they are this machine's own."""
     if launch.machine.key or launch.idle_after_s is None:

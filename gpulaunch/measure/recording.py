@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import share_groups
@@ -88,7 +88,7 @@ class Recorder:
         self._company = Company()
         self._date, self._began_s, self._next_look_s = now(), time.monotonic(), 0.0
 
-    def begin(self, acquired: Acquired[Keeper]) -> None:
+    def begin(self, acquired: Acquired[Any]) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
         self._acquired = acquired
         try:
@@ -221,14 +221,12 @@ class Company:
 
 def _refuse_unmeasurable(launch: Launch) -> None:
     refuse_described(launch)
-    if launch.container:
-        command = launch.container.command
-        if command.starts or not command.is_attached:
-            shown = " ".join(command.argv[:2])
-            raise UsageError(
-                f"'{shown}' does not stay until its container ends, so nothing can be measured",
-                "run it in the foreground, without -d",
-            )
+    if launch.container and not launch.container.attached:
+        shown = " ".join(launch.command[:2])
+        raise UsageError(
+            f"'{shown}' does not stay until its container ends, so nothing can be measured",
+            "run it in the foreground, without -d",
+        )
 
 
 def refuse_described(launch: Launch) -> None:

@@ -30,12 +30,18 @@ class Companion:
     Args:
         act: called in it with the word; it is empty if this process died without one.
         keep: the descriptor to keep open.
+        meanwhile: called in it before it waits for the word.
 
     Raises:
         OSError: no process can be made.
     """
 
-    def __init__(self, act: Callable[[bytes], None], keep: int) -> None:
+    def __init__(
+        self,
+        act: Callable[[bytes], None],
+        keep: int,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
 
         def run() -> None:
@@ -43,6 +49,7 @@ class Companion:
             forget_environment()
             stand_apart(read_end, keep)
             os.chdir("/")
+            meanwhile()
             act(_read_all(read_end))
 
         try:

@@ -1,10 +1,9 @@
-"""Docker's command line, held against the parser of the installed client.
+"""What docker's installed client asks its engine for, what that means, and what it becomes.
 
 The client talks to an engine that writes down what it is asked for and makes nothing, so these
 tests need no engine.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -16,21 +15,30 @@ from typing import Any
 import pytest
 from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
-from test_docker_command import CASES, gpus, lines, read, with_gpus
-from values import cases
+from values import box, cases
 
-from gpulaunch.containers.command import FlagTable
-from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import asked_gpus
+from gpulaunch.containers.asked import Asked
+from gpulaunch.containers.container_launch import container_labels, container_variables
+from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
+from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
+from gpulaunch.containers.docker.mps_client import check_sharing
+from gpulaunch.containers.engine import Image, Info
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml import tomllib
+from gpulaunch.records import replace
+
+CASES = tomllib.loads(Path(__file__).with_name("docker_requests.toml").read_text())
+NOTHING = Image("", {}, {})
+_HELP_LINE = re.compile(r"^ {2}(?:(-\w), | {4})(--[\w-]+)(?: (\S+))?(?: {2,}.*)?$", re.MULTILINE)
 
 
 class Client:
-    """The installed docker client, and what it understands of a command line.
+    """The installed docker client, and what it asks of an engine that makes nothing.
 
     Attributes:
-        engine: the engine that makes nothing.
+        engine: the engine.
     """
 
     def __init__(self, program: str, directory: Path) -> None:
@@ -55,38 +63,18 @@ class Client:
         )
         return done.stdout
 
-    def requests(self, *words: str, **environment: str) -> list[tuple[str, Any]]:
-        """Return what the client asks of the engine: paths, and documents."""
+    def creates(self, *words: str, **environment: str) -> dict[str, Any]:
+        """Return what the engine gets to make a container of a command line."""
         self.engine.requests.clear()
-        self.says(*words, **environment)
-        return [(path, json.loads(body) if body else None) for path, body in self.engine.requests]
+        said = self.says(*words, **environment)
+        found = self.engine.documents("/containers/create")
+        assert found, said
+        return found[0]
 
-    def creates(self, *words: str, **environment: str) -> dict[str, Any] | None:
-        """Return the container that a command line makes, or None."""
-        asked = self.requests(*words, **environment)
-        return next((document for path, document in asked if "/containers/create" in path), None)
-
-    def kind(self, *words: str) -> str | None:
-        """Return what the last word is to the client's parser; None if it is unknown."""
-        answer = self.says(*words)
-        if "flag needs an argument" in answer:
-            return "value"
-        if re.search(r"unknown (shorthand )?flag", answer):
-            return None
-        assert re.search(r"requires at least 1 argument|Usage:|Docker version", answer), answer
-        return "switch"
-
-    def help_flags(self, *words: str) -> dict[str, str]:
-        """Return the flags in the help of a command, and what each is."""
-        text = self.says(*words, "--help")
-        found = {}
-        for short, long, value in _HELP_LINE.findall(text):
-            found |= {flag: "value" if value else "switch" for flag in (short, long) if flag}
-        assert text.count(" --") >= len([flag for flag in found if flag.startswith("--")]) > 0
-        return found
-
-
-_HELP_LINE = re.compile(r"^ {2}(?:(-\w), | {4})(--[\w-]+)(?: (\S+))?(?: {2,}.*)?$", re.MULTILINE)
+    def valued_flags(self, *words: str) -> set[str]:
+        """Return the flags that take a value, by the help of a command."""
+        found = _HELP_LINE.findall(self.says(*words, "--help"))
+        return {flag for short, long, value in found if value for flag in (short, long) if flag}
 
 
 @pytest.fixture(scope="module")
@@ -102,199 +90,174 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     client.engine.close()
 
 
-# ---------------------------------------------------------------------------------- the flag tables
+# -------------------------------------------------------------------------------- the command line
 
 
-def table_kind(table: FlagTable, flag: str) -> str | None:
-    """Return what a table says of a flag."""
-    return "switch" if flag in table.switches else "value" if flag in table.valued else None
+@cases(CASES["lines"], "line", "word", "at_door")
+def test_what_a_line_makes_or_starts(line: str, word: str, at_door: str) -> None:
+    """The word is found among docker's own options; those that name an engine go."""
+    found = read_line(line.split())
+    assert (found.word, found.argv_at_door) == (word, tuple(at_door.split()))
 
 
-CHANGING = {
-    *("--annotation", "--health-start-interval", "-q", "--quiet", "--use-api-socket", "-s"),
-    *("--signal", "--timeout", "--disable-content-trust", "--kernel-memory"),
-}
-"""Flags that came after docker 20.10, or may go."""
-
-
-@pytest.mark.parametrize(
-    ("commands", "table"),
-    [
-        ("|", DOCKER.global_flags),
-        ("run|create", DOCKER.run_flags),
-        ("start|restart", DOCKER.start_flags),
-        ("compose", DOCKER.compose_flags),
-        ("compose run", DOCKER.compose_run_flags),
-        ("compose up|compose create|compose start|compose restart", DOCKER.compose_up_flags),
-    ],
-)
-def test_the_table_is_as_the_client_reads_flags(
-    client: Client, commands: str, table: FlagTable
-) -> None:
-    """Every flag in the installed client's help is a switch or takes a value as it shows.
-
-    What help hides is to its parser what our table says, or unknown to this version.
-    """
-    of_compose = commands.startswith("compose")
-    if of_compose and "docker compose" not in client.says("compose", "--help"):
+def test_options_that_take_a_value(client: Client) -> None:
+    """All options before a subcommand that take a value are known, of docker and of compose."""
+    assert client.valued_flags() <= _VALUED
+    if "docker compose" not in client.says("compose", "--help"):
         pytest.skip("not installed: docker compose")
-    hidden = set() if of_compose else table.switches | table.valued
-    for command in commands.split("|"):
-        want = client.help_flags(*command.split())
-        assert {flag: table_kind(table, flag) for flag in want} == want, command
-        hidden -= want.keys()
-    for flag in sorted(hidden):
-        kinds = {client.kind(*command.split(), flag) for command in commands.split("|")} - {None}
-        assert kinds == {table_kind(table, flag)} or (not kinds and flag in CHANGING), flag
+    assert client.valued_flags("compose") <= _OF_COMPOSE
 
 
-# ------------------------------------------------------------------------------ images and services
+def test_values_of_variables_are_not_shown() -> None:
+    """However they are given, others see the names of a container's variables alone."""
+    line = "docker run -e A=1 -itec=1 --env B=2 --env=C=3 -e D img E=5"
+    shown = "docker run -e A=... -itec=... --env B=... --env=C=... -e D img E=5"
+    assert " ".join(read_line(line.split()).without_secrets) == shown
 
 
-@cases(CASES["flags_and_operands"], "line", "flags", "operands")
-def test_the_client_finds_the_same_image(
-    client: Client,
-    line: str,
-    flags: str,  # noqa: ARG001  of the row, what we read
-    operands: str,
+# ------------------------------------------------------------------------------ what is asked for
+
+
+def asked(fields: dict[str, Any]) -> Asked | None:
+    """Return what a row says that is asked for; without fields nothing is."""
+    known = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return Asked(**{"text": "", **known}) if known else None
+
+
+@cases(CASES["asked_by_flags"], "flags", "environment", "want")
+def test_docker_flags_ask_for_gpus(
+    client: Client, flags: str, environment: dict[str, str], want: dict[str, Any]
 ) -> None:
-    """The client asks its engine for the image and command that the table says."""
-    made = client.creates(*shlex.split(line.replace("SOCKET", client.engine.host)))
-    got = made and (made["Image"], *(made["Cmd"] or ()))
-    assert got == tuple(shlex.split(operands))
+    """Each of docker's ways to ask for GPUs is read; of several, the one docker heeds counts."""
+    document = client.creates("run", *shlex.split(flags), "img", **environment)
+    nv_gpu = environment.get("NV_GPU", "")
+    found = asked_gpus(document, asked_container(document, "docker run"), nv_gpu, NOTHING, None)
+    assert (found and replace(found, text="")) == asked(want)
 
 
-@cases(CASES["containers_to_start"], "line", "flags", "operands")
-def test_the_client_starts_the_same_containers(
-    client: Client,
-    line: str,
-    flags: str,  # noqa: ARG001  of the row, what we read
-    operands: str,
+@cases(CASES["asked_by_the_image"], "line", "variables", "want")
+def test_an_image_asks_for_gpus_as_under_nvidias_runtime(
+    line: str, variables: dict[str, str], want: dict[str, Any]
 ) -> None:
-    """The client asks its engine for the containers that the table says."""
-    paths = [path for path, _ in client.requests(*shlex.split(line))]
-    found = [re.search(r"/containers/([^/]+)/(start|restart|json)", path) for path in paths]
-    assert [match.group(1) for match in found if match] == operands.split()
+    """An image counts only where NVIDIA's runtime reads it; one not here counts as saying all."""
+    image = None if "missing" in variables else Image("", {}, variables)
+    document = {"HostConfig": {"Runtime": "nvidia" if "--runtime" in line else ""}}
+    container, alias = asked_container(document, "docker run"), read_line(line.split()).alias
+    assert asked_gpus(document, container, "", image, alias) == asked(want)
 
 
-def test_nothing_is_made_or_started(client: Client) -> None:
-    """A command line that launches nothing is read as such by us and by the client."""
-    for line in CASES["launches_nothing"]:
-        paths = [path for path, _ in client.requests(*shlex.split(line))]
-        command = read(line)
-        assert (command.launches, command.starts) == (False, False), line
-        assert [path for path in paths if "create" in path or "start" in path] == [], line
-
-
-def test_a_switch_is_on_as_docker_reads_it(client: Client) -> None:
-    """A switch is on as its last mention before the image says, to us and to the client."""
-    for flags in ("1", "t", "TRUE", "true --rm=F", "0", "False", "f --rm", "0 --name --rm"):
-        line = f"run --rm={flags} img --rm"
-        made = client.creates(*line.split())
-        assert read(line).says("--rm") == (made and made["HostConfig"]["AutoRemove"]), line
-
-
-def test_an_unknown_flag_is_refused_by_its_name(client: Client) -> None:
-    """An unknown flag, which hides where the image is, is refused by name, as by the client."""
-    for line, command, flag in CASES["unknown_flags"]:
-        with pytest.raises(UsageError) as refused:
-            read(line)
-        assert refused.value.message == f"{command}: unknown flag {flag}"
-        assert client.requests(*shlex.split(line)) == []
-
-
-def test_any_command_line_is_read_as_the_client_reads_it(client: Client) -> None:
-    """Of 40 generated command lines, hostile ones too, we read what the client reads."""
-    for line in lines(1, 40):
-        made = client.creates(*line.words, PATH="/bin")
-        assert made, shlex.join(line.words)
-        command = read(line.words)
-        variables = [value.replace("PATH", "PATH=/bin") for value in command.values("-e", "--env")]
-        labels = dict((*value.split("=", 1), "")[:2] for value in command.values("-l", "--label"))
-        got = (*command.operands, variables, labels)
-        want = (made["Image"], *(made["Cmd"] or ()), made["Env"] or [], made["Labels"])
-        assert got == want, shlex.join(line.words)
-
-
-# ------------------------------------------------------------------------------------- asked GPUs
-
-
-GPUS_VALUES = [
-    flags
-    for flags, *_ in CASES["asked_by_flags"].values()
-    if flags.startswith("--gpus")
-    and not any(words in flags for words in ("none", "3,3", "driver=amd"))
-]
-
-
-def test_the_client_understands_gpus_alike(client: Client) -> None:
-    """What the installed client asks of its engine for a --gpus, or the last, is what we read."""
-    for flags in GPUS_VALUES:
-        words = ["run", *shlex.split(flags), "img"]
-        asked = asked_gpus(read(words), {})
-        assert asked
-        *_, request = client.creates(*words)["HostConfig"]["DeviceRequests"]
-        ids = tuple(request["DeviceIDs"] or ())
-        number = {-1: "all", 0: None}.get(request["Count"], str(request["Count"]))
-        want = ("all", (), False) if ids == ("all",) else (number, ids, number is None and not ids)
-        assert (asked.number, asked.devices, asked.nothing) == want, flags
-
-
-def test_what_the_client_refuses_is_refused(client: Client) -> None:
-    """A --gpus or a CDI name that the installed client cannot read takes no GPU."""
-    for flag, value, why in CASES["refused_by_docker"]:
-        said = client.says("run", flag, value, "img")
-        assert why.format(value=json.dumps(value)) in said
-        with pytest.raises(UsageError, match="^" + re.escape(f"{flag} {value}")):
-            asked_gpus(read(["run", flag, value, "img"]), {})
-
-
-def test_the_hint_about_quotes_can_be_pasted_into_a_shell(client: Client) -> None:
-    """What the hint says to write for a device list without quotes of its own is what was meant."""
+@cases(CASES["contradictions"], "flags", "message")
+def test_contradictions_are_refused(client: Client, flags: str, message: str) -> None:
+    """Flags that contradict each other are refused."""
+    document = client.creates("run", *shlex.split(flags), "img")
     with pytest.raises(UsageError) as refused:
-        asked_gpus(read("run --gpus device=0,2,capabilities=utility img"), {})
-    words = shlex.split(refused.value.hint.partition(": ")[2])
-    asked = asked_gpus(read(["run", *words, "img"]), {})
-    assert (asked.devices, asked.fields) == (("0", "2"), ("capabilities=utility",))
-    (request,) = client.creates("run", *words, "img")["HostConfig"]["DeviceRequests"]
-    assert request["DeviceIDs"] == ["0", "2"]
+        asked_gpus(document, asked_container(document, "docker run"), "", None, None)
+    assert refused.value.message == message
 
 
 # ------------------------------------------------------------------------------ the GPUs written in
 
 
-def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, Any, Any]:
-    """Return a container's final variables and labels, how it gets GPUs, and all else about it."""
-    variables = dict((*text.split("=", 1), "")[:2] for text in made.pop("Env") or ())
-    host = made["HostConfig"]
-    requests = [
-        (request["Driver"], request["DeviceIDs"]) for request in host.pop("DeviceRequests") or ()
-    ]
-    return variables, made.pop("Labels"), requests, host.pop("Runtime", ""), made
-
-
-def test_the_client_makes_the_same_container_with_these_gpus(client: Client) -> None:
-    """Our command line makes the user's own container, but for the leased GPUs."""
+@pytest.mark.parametrize("way", [*WAYS, NO_WAY])
+def test_a_container_is_as_asked_for_but_for_its_gpus(client: Client, way: str) -> None:
+    """GPUs, our labels and variables alone differ, whatever was asked for; other devices stay."""
+    flags = "--gpus '2,\"capabilities=compute,utility\",options=a=b' --device nvidia.com/gpu=4 "
+    flags += "--device vendor.com/net=eth0 -e NVIDIA_VISIBLE_DEVICES=all -e GPULAUNCH_LEASE=X "
+    flags += "-l io.gpulaunch.lease=X -l own=1 -v /a:/b --ipc host -e A=1 -it -p 80:80"
+    before = client.creates("create", *shlex.split(flags), "img", "-c", "x")
+    after = with_gpus(before, ["GPU-7", "GPU-3"], way, "nvidia", {"GPULAUNCH_LEASE": "L"}, {})
+    host = after["HostConfig"]
+    other = {"Driver": "cdi", "DeviceIDs": ["vendor.com/net=eth0"]}
     requests = {
-        "cdi": [("cdi", ["nvidia.com/gpu=GPU-7", "nvidia.com/gpu=GPU-3"])],
-        "gpus": [("", ["GPU-7", "GPU-3"])],
+        "cdi": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-7", "nvidia.com/gpu=GPU-3"]}],
+        "gpus": [
+            {
+                "Driver": "",
+                "Count": 0,
+                "DeviceIDs": ["GPU-7", "GPU-3"],
+                "Capabilities": [["compute", "gpu", "utility"]],
+                "Options": {"a": "b"},
+            }
+        ],
     }
-    visible = {"cdi": "void", NO_WAY: "void", "runtime": "GPU-7,GPU-3"}
-    for line in lines(11, 10, asking=True):
-        theirs = client.creates(*line.without(), PATH="/bin")
-        assert theirs, shlex.join(line.words)
-        variables, labels, _, runtime, rest = settled(theirs)
-        variables |= {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": "1,0",
-            "GPULAUNCH_LEASE": "L",
-            "GPULAUNCH_GPU_COUNT": "2",
-        }
-        labels |= {"io.gpulaunch.gpus": "GPU-7,GPU-3", "io.gpulaunch.lease": "L"}
-        for way in (*WAYS, NO_WAY):
-            argv = with_gpus(read(line.words), gpus(7, 3), way)
-            got = settled(client.creates(*argv[1:], PATH="/bin"))
-            shown = {"NVIDIA_VISIBLE_DEVICES": visible[way]} if way in visible else {}
-            named = "nvidia" if way == "runtime" else runtime
-            want = (variables | shown, labels, requests.get(way, []), named, rest)
-            assert got == want, shlex.join(argv)
+    got = [
+        {**one, "Capabilities": [sorted(some) for some in one["Capabilities"]]}
+        if one.get("Capabilities")
+        else {key: value for key, value in one.items() if value}
+        for one in host["DeviceRequests"]
+    ]
+    assert sorted(got, key=str) == sorted([other, *requests.get(way, [])], key=str)
+    ours = {
+        "cdi": ["NVIDIA_VISIBLE_DEVICES=void"],
+        NO_WAY: ["NVIDIA_VISIBLE_DEVICES=void"],
+        "gpus": ["NVIDIA_VISIBLE_DEVICES=all"],
+        "runtime": [
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            "NVIDIA_VISIBLE_DEVICES=GPU-7,GPU-3",
+        ],
+    }
+    assert sorted(after["Env"]) == sorted([*ours[way], "GPULAUNCH_LEASE=L", "A=1"])
+    assert host.get("Runtime") == ("nvidia" if way == "runtime" else None)
+    changed = ("DeviceRequests", "Runtime")
+    rest = {name: value for name, value in host.items() if name not in changed}
+    assert rest == {
+        name: value for name, value in before["HostConfig"].items() if name not in changed
+    }
+    same = set(before) - {"Env", "HostConfig"}
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+
+
+@cases(CASES["order_inside"], "line", "indices", "want")
+def test_the_order_inside_counts_anew(
+    client: Client, line: str, indices: list[int], want: str
+) -> None:
+    """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
+    container = asked_container(client.creates(*line.split()), "docker run")
+    gpus = [box(16).gpus[index] for index in indices]
+    got = container_variables(container, gpus, "nvidia", "L")
+    shown = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": want} if want else {}
+    assert got == {**shown, "GPULAUNCH_LEASE": "L", "GPULAUNCH_GPU_COUNT": str(len(indices))}
+    uuids = ",".join(f"GPU-{index}" for index in indices)
+    assert container_labels(gpus, "L") == {"io.gpulaunch.gpus": uuids, "io.gpulaunch.lease": "L"}
+
+
+def test_versions_that_start_cdi_devices_again() -> None:
+    """Docker starts containers with CDI devices again since 28.2."""
+    for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
+        assert Docker().offer_of(Info("id", version), box()).cdi_returns == want
+
+
+# ----------------------------------------------------------------------------- GPUs that are shared
+
+
+NEEDS = {
+    "own_user": "a container that shares GPUs has to run as who launches it, uid 1000 "
+    "(add -u 1000:100)",
+    "no_mps": "so its containers cannot share GPUs through MPS",
+    "own_shm": "a container that shares GPUs has the host's /dev/shm, where it meets its MPS "
+    "daemon",
+    "no_return": "a container that shares GPUs cannot come back by itself, since its MPS daemon "
+    "goes with its lease",
+}
+
+
+@cases(CASES["why_not_shared"], "line", "around", "want")
+def test_which_containers_share(
+    client: Client, line: str, around: dict[str, Any], want: str
+) -> None:
+    """Who shares has the launcher's uid on the host, the host's /dev/shm, and runs only once."""
+    image_user = around.get("image_user", "1000")
+    document, got = client.creates(*line.split()), ""
+    try:
+        check_sharing(
+            document,
+            asked_container(document, f"docker {line.split(maxsplit=1)[0]}"),
+            "Docker Engine",
+            around.get("user_id", 1000),
+            100,
+            None if image_user == "absent" else image_user,
+            around.get("security", ()),
+        )
+    except UsageError as problem:
+        got = f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+    assert got == want.format(**NEEDS)

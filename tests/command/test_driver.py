@@ -8,12 +8,8 @@ import made_up_driver
 import pytest
 from conftest import Launcher, held
 
-from gpulaunch.containers.command import read_command
-from gpulaunch.containers.container_launch import ContainerLaunch, started_command
-from gpulaunch.containers.docker.engine import Docker
-from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import asked_gpus
-from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.asked import Asked
+from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
 from gpulaunch.machine.drivers import DRIVERS
 
 COMMAND = """#!{python}
@@ -132,15 +128,11 @@ def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -
 
 
 def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docker's command line has the driver's CDI devices, and those are understood in it."""
+    """A request for the driver's CDI devices is understood, and what a container gets are such."""
     monkeypatch.setitem(DRIVERS, "made_up", made_up_driver.ENTRY)
-    command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"], DOCKER)
-    asked = asked_gpus(command, {})
-    assert asked == Asked("--device example.com/gpu=1", devices=("1",))
-    launch = ContainerLaunch(Docker(), None, command, asked, "cdi", "engine", None, "made_up")
-    got = started_command(launch, made_up_driver.GPUS[1:], None)
-    assert got == (
-        *("docker", "run", "--device", "example.com/gpu=TEST-1"),
-        *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1"),
-        *("-e", "GPULAUNCH_GPU_COUNT=1", "image"),
-    )
+    cdi = {"Driver": "cdi", "DeviceIDs": ["example.com/gpu=1"]}
+    document = {"HostConfig": {"DeviceRequests": [cdi]}}
+    asked = asked_gpus(document, asked_container(document, "docker run"), "", None, None)
+    assert asked == Asked("device request 1", devices=("1",))
+    got = with_gpus(document, ["TEST-1"], "cdi", "made_up", {}, {})
+    assert got["HostConfig"]["DeviceRequests"] == [{**cdi, "DeviceIDs": ["example.com/gpu=TEST-1"]}]

@@ -13,10 +13,10 @@ import command_lines
 import pytest
 from conftest import DGX, Launcher
 
-from gpulaunch.containers.command import FlagTable, read_command
-from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.asked import Asked
 from gpulaunch.containers.podman.answers import parse_inspected
-from gpulaunch.containers.podman.flags import PODMAN
+from gpulaunch.containers.podman.command import read_command
+from gpulaunch.containers.podman.flags import GLOBAL, RUN, START, FlagTable
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.files.toml import tomllib
 
@@ -25,7 +25,7 @@ CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text(
 
 def read(line: str):
     """Read a command line that has no quotes."""
-    return read_command(line.split(), PODMAN)
+    return read_command(line.split())
 
 
 @pytest.mark.parametrize(("flags", "fields"), CASES["asked_by_flags"])
@@ -40,7 +40,7 @@ def test_gpus_that_flags_ask_for(flags: str, fields: dict[str, Any]) -> None:
 def test_public_lines() -> None:
     """What public command lines of podman ask for is read."""
     for line in command_lines.for_clients("podman"):
-        asked = asked_gpus(read_command(line.words, PODMAN), line.environment)
+        asked = asked_gpus(read_command(line.words), line.environment)
         if asked is None:
             got: object = 1
         elif asked.of_other_maker:
@@ -108,9 +108,9 @@ def help_flags(*command: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("commands", "table"),
     [
-        pytest.param([()], PODMAN.global_flags, id="podman"),
-        pytest.param([("run",), ("create",)], PODMAN.run_flags, id="run and create"),
-        pytest.param([("start",), ("restart",)], PODMAN.start_flags, id="start and restart"),
+        pytest.param([()], GLOBAL, id="podman"),
+        pytest.param([("run",), ("create",)], RUN, id="run and create"),
+        pytest.param([("start",), ("restart",)], START, id="start and restart"),
     ],
 )
 def test_flags_are_as_the_installed_podman_reads_them(

@@ -200,7 +200,8 @@ def play(home: Path, engine: Engine, action: str, subject: str) -> None:
             wait_for_end(pid)
     named = [one for one in engine.containers() if one["Names"] == [f"/{home.name}"]]
     running = [one["Id"] for one in named if one["State"] == "running"]
-    assert [lease["container"] for lease in host.leases() if lease["container"]] == running
+    # A watcher is sure a moment after the client has gone that nobody starts what is made.
+    until(lambda: [one["container"] for one in host.leases() if one["container"]] == running)
     assert host.can_take_all() == ((75, BUSY) if running else FREE)
     engine.docker("rm", "--force", home.name)
     until(lambda: host.can_take_all() == FREE)

@@ -11,7 +11,7 @@ from engine import IMAGE
 from test_docker import SHOW, Host
 
 import gpulaunch
-from gpulaunch.api.docker_sdk import info_of
+from gpulaunch.containers.docker.answers import parse_info
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.life import LEASE_LABEL
 
@@ -56,7 +56,7 @@ def test_the_lease_follows_the_container(
     )
     lease = host.lease()
     assert (lease["gpus"], lease["container"]) == ([0, 3], container.id)
-    assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", "--detach", IMAGE])
+    assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", IMAGE])
     assert container.labels.items() >= {LEASE_LABEL: lease["id"], "mine": ""}.items()
     assert "MINE=1" in container.attrs["Config"]["Env"]
     assert host.run("-n", "7", "--", "true").returncode == 75
@@ -97,6 +97,28 @@ def test_what_fails_leaves_no_lease(
     assert host.run("-n", "8", "--", "true").returncode == 0
 
 
+def test_a_client_whose_containers_get_gpus(host: Host, client: docker.DockerClient) -> None:
+    """Each container that asks for GPUs, or each if their number is said, has a lease of its own.
+
+    All else is as with any client, from builds to the streams of what runs.
+    """
+    both = docker.types.DeviceRequest(count=2, capabilities=[["gpu"]])
+    with gpulaunch.docker(**ON_DGX) as own:
+        plain = own.containers.run(IMAGE, list(SHOW), remove=True).decode()
+        assert host.seen(plain) == []
+        asks = own.containers.run(IMAGE, "sleep 60", device_requests=[both], detach=True)
+        with gpulaunch.docker(gpus=3, client=client, **ON_DGX) as other:
+            assert (
+                len(host.seen(other.containers.run(IMAGE, list(SHOW), remove=True).decode())) == 3
+            )
+        status, output = asks.exec_run(["sh", "-c", "ls /dev | grep -c nvidia"])
+        assert (status, output, len(host.lease()["gpus"])) == (0, b"2\n", 2)
+        with pytest.raises(docker.errors.APIError, match="9 GPUs requested: dgx1-v100 has 8"):
+            own.containers.run(IMAGE, device_requests=[{**both, "Count": 9}])
+    client.containers.get(asks.id).remove(force=True)
+    assert host.run("-n", "8", "--", "true").returncode == 0
+
+
 def test_mistakes(host: Host, client: docker.DockerClient) -> None:
     """Two ways to give GPUs, unknown settings and busy GPUs are refused before anything runs."""
     request = docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])
@@ -118,23 +140,6 @@ def test_an_engine_elsewhere(host: Host, client: docker.DockerClient, monkeypatc
     with pytest.raises(gpulaunch.UsageError, match="none of this machine's sockets"):
         gpulaunch.run_container(client, IMAGE, gpus=1, settings=ON_DGX)
     assert host.nothing_has_run()
-
-
-def test_requests_and_labels_for_ones_own_call(host: Host, client: docker.DockerClient) -> None:
-    """A lease gives the SDK's own run() its GPUs, and labels that tell which they are."""
-    with gpulaunch.allocate(2, **ON_DGX) as lease:
-        output = client.containers.run(
-            IMAGE,
-            list(SHOW),
-            device_requests=lease.device_requests(client),
-            labels=lease.labels(),
-            remove=True,
-        )
-        assert host.seen(output.decode()) == [0, 3]
-        assert lease.labels() == {
-            "io.gpulaunch.lease": lease.id,
-            "io.gpulaunch.gpus": "GPU-dgx1-v100-0,GPU-dgx1-v100-3",
-        }
 
 
 def test_each_way(real_host: Host) -> None:
@@ -159,7 +164,7 @@ for way in ("cdi", "runtime", "gpus"):
 def test_our_client_reads_what_the_sdk_reads(host: Host, client: docker.DockerClient) -> None:
     """Description, image, container and processes are the same by both clients."""
     own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
-    assert own.info() == info_of(client)
+    assert own.info() == parse_info(client.info())
     host.engine.import_image("said:1", ["ENV A=1", "USER 7", "LABEL x=y"])
     image, config = own.image("said:1"), client.images.get("said:1").attrs["Config"]
     assert (image.user, dict(image.labels)) == (config["User"], config["Labels"])

@@ -113,7 +113,7 @@ def test_user_of_the_image(host: Host) -> None:
 def test_only_docker_run_shares(host: Host) -> None:
     """Docker create refuses --share; with the setting it gets GPUs of its own."""
     done = host.run(*LIGHT, "docker", "container", "create", IMAGE)
-    refused = "docker container create: only docker run shares GPUs"
+    refused = "docker create: only docker run shares GPUs"
     assert (done.returncode, complaint(done)) == (2, refused)
     host.environment["GPULAUNCH_SHARE"] = "true"
     done = host.run("docker", "container", "create", IMAGE)

@@ -187,8 +187,8 @@ def test_only_gpus_labels_and_lease_are_added(rootless: Host) -> None:
     named, count = f"GPULAUNCH_LEASE={lease['id']}", "GPULAUNCH_GPU_COUNT=2"
     assert rootless.store.inspect("x")["Config"]["CreateCommand"] == [
         *words[: -len((IMAGE, "-c", "true"))],
-        *(*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", labels[0]),
-        *("--label", labels[1], "-e", named, "-e", count, IMAGE, "-c", "true"),
+        *(*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "-e", named, "-e", count),
+        *("--label", labels[0], "--label", labels[1], IMAGE, "-c", "true"),
     ]
 
 

@@ -46,6 +46,22 @@ def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], w
     assert got.pid == 7
 
 
+@cases(CASES["containers_that_hold"], "status", "policy", "state", "want")
+def test_when_a_container_holds_its_gpus(
+    status: str, policy: str, state: dict[str, Any], want: bool
+) -> None:
+    """A container holds its GPUs while it runs, is made to be started, or may restart by itself."""
+    document = {
+        "Id": "c" * 64,
+        "Name": "/job",
+        "Image": "sha256:i",
+        "State": {"Status": status, "ExitCode": 0, "Error": "", **state},
+        "HostConfig": {"RestartPolicy": {"Name": policy, "MaximumRetryCount": 0}},
+        "Config": {"Labels": {"io.gpulaunch.lease": "L", "io.gpulaunch.gpus": "GPU-0,GPU-2"}},
+    }
+    assert parse_container(document).holds == want
+
+
 def test_what_no_engine_says() -> None:
     """An id that is none is refused, and a number that can be no pid counts as none."""
     document = {"Id": "c", "Name": "/c", "Image": "i", "HostConfig": {}, "Config": {}}

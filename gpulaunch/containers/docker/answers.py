@@ -10,10 +10,9 @@ from typing import Any
 
 from gpulaunch.containers.asked import without_kinds
 from gpulaunch.containers.engine import Image, Info
-from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container
+from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container, service_of
 from gpulaunch.containers.ways import VISIBLE
 
-_COMPOSE = "com.docker.compose"
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 _MOST_GPUS = 1024
 _LARGEST_PID = 1 << 22
@@ -41,15 +40,8 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         given=() if "all" in given else given,
         sees_all="all" in given,
         pid=_checked_pid(state.get("Pid")),
-        service=_service(labels),
+        service=service_of(labels),
     )
-
-
-def _service(labels: Mapping[str, str]) -> str:
-    """Return the service of compose that a container belongs to; see Container.service."""
-    if labels.get(f"{_COMPOSE}.oneoff") != "False":
-        return ""
-    return f"{labels.get(f'{_COMPOSE}.project')}/{labels.get(f'{_COMPOSE}.service')}"
 
 
 def parse_image(document: Mapping[str, Any]) -> Image:

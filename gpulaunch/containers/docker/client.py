@@ -33,7 +33,7 @@ from gpulaunch.containers.engine import (
     LateError,
     NoAnswerError,
 )
-from gpulaunch.containers.life import LEASE_LABEL, Container
+from gpulaunch.containers.life import LEASE_LABEL, PROJECT_LABEL, Container
 from gpulaunch.errors import FailedError, printable
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
@@ -42,6 +42,7 @@ from gpulaunch.records import replace
 T = TypeVar("T")
 
 _READ_BYTES = 1 << 16
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
 _DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]
 """Events after which a container may have begun or ceased to hold its GPUs."""
@@ -85,7 +86,7 @@ class DockerClient:
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
         try:
-            content = self._send("GET", f"/images/{_percent_encode(name)}/json")
+            content = self._send("GET", f"/images/{percent_encode(name)}/json")
             return self._parse(content, parse_image)
         except NoAnswerError:
             raise
@@ -102,7 +103,7 @@ class DockerClient:
             return None
         try:
             found = self._parse(
-                self._send("GET", f"/containers/{_percent_encode(name)}/json"), parse_container
+                self._send("GET", f"/containers/{percent_encode(name)}/json"), parse_container
             )
         except _NotFoundError:
             return None
@@ -134,12 +135,20 @@ class DockerClient:
         """Return all containers that were made under a lease of any user."""
         return [container for container in self._find_labelled(LEASE_LABEL) if container.lease_id]
 
+    def of_project(self, project: str) -> dict[str, str]:
+        """Return the leases that the containers of a project of compose were made under, by id."""
+        query = percent_encode(json.dumps({"label": [LEASE_LABEL, f"{PROJECT_LABEL}={project}"]}))
+        content = self._send("GET", f"/containers/json?all=1&filters={query}")
+        return self._parse(
+            content, lambda answer: {one["Id"]: str(one["Labels"][LEASE_LABEL]) for one in answer}
+        )
+
     def running(self) -> dict[str, str]:
         """Return the names of all running containers, also paused ones, by their ids."""
         return self._parse(self._send("GET", "/containers/json"), parse_running)
 
     def _find_labelled(self, label: str, only: str | None = None) -> list[Container]:
-        query = _percent_encode(json.dumps({"label": [label]}))
+        query = percent_encode(json.dumps({"label": [label]}))
         content = self._send("GET", f"/containers/json?all=1&filters={query}")
         ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
         wanted = [one for one in ids if only in (None, one)]
@@ -155,7 +164,7 @@ class DockerClient:
             else {"container": [container_id]}
         )
         query = (
-            f"since={since_s:.6f}&filters={_percent_encode(json.dumps({**of, 'event': _DECISIVE}))}"
+            f"since={since_s:.6f}&filters={percent_encode(json.dumps({**of, 'event': _DECISIVE}))}"
         )
         if until_s is not None:
             query += f"&until={until_s:.6f}"
@@ -358,13 +367,12 @@ def _read_action(line: bytes) -> Iterator[str]:
         return
 
 
-def _percent_encode(text: str) -> str:
-    """Percent-encode a text for a path or a query."""
-    if text.isascii() and text.isalnum():  # an id
-        return text
-    from urllib.parse import quote  # late: it costs 5 ms
-
-    return quote(text, safe=":@", errors="replace")
+def percent_encode(text: str) -> str:
+    """Percent-encode a text for a path or a query; urllib.parse does so, too, and costs 4 ms."""
+    return "".join(
+        chr(byte) if chr(byte) in _UNRESERVED else f"%{byte:02X}"
+        for byte in text.encode(errors="replace")
+    )
 
 
 def _read_message(body: bytes) -> str:

@@ -7,12 +7,12 @@ Each function raises ValueError, KeyError, TypeError or AttributeError for any o
 from collections.abc import Mapping
 from typing import Any
 
-from gpulaunch.containers.command import read_command
+from gpulaunch.containers.asked import Asked
 from gpulaunch.containers.docker.answers import checked_text, parse_container
-from gpulaunch.containers.engine import Asked, Info
+from gpulaunch.containers.engine import Info
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman import ID_PREFIX
-from gpulaunch.containers.podman.flags import PODMAN
+from gpulaunch.containers.podman.command import read_command
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.errors import UsageError
 from gpulaunch.records import Record, replace
@@ -69,7 +69,7 @@ def parse_inspected(document: Mapping[str, Any]) -> Inspected:
 def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:
     """Return the subcommand that made a container, and the GPUs that its flags asked for."""
     try:
-        command = read_command(config.get("CreateCommand") or ("podman",), PODMAN)
+        command = read_command(config.get("CreateCommand") or ("podman",))
         return "".join(command.subcommand[-1:]), asked_gpus(command, {})
     except UsageError:
         return "", None

@@ -4,13 +4,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.podman import ID_PREFIX, TITLE, flags, gpu_flags
+from gpulaunch.containers.cdi import find_cdi_devices
+from gpulaunch.containers.podman import ID_PREFIX, TITLE
+from gpulaunch.containers.podman.client import PodmanClient
+from gpulaunch.containers.podman.command import PodmanCommand, read_command
+from gpulaunch.containers.podman.flags import STORE_FLAGS
 from gpulaunch.containers.ways import Offer
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.machine.drivers import DRIVERS
 
-if TYPE_CHECKING:  # few of podman's commands need the engine
-    from gpulaunch.containers.command import ContainerCommand
+if TYPE_CHECKING:
     from gpulaunch.containers.engine import EngineClient, Info
     from gpulaunch.machine.topology import Topology
 
@@ -21,53 +24,44 @@ _REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 class Podman:
     """Podman, without a daemon; ContainerEngine documents the methods."""
 
-    title = TITLE
-    grammar = flags.PODMAN
+    title, program = TITLE, "podman"
     id_prefix = ID_PREFIX
     address_variable = "CONTAINERS_STORAGE_CONF"
-    containers_descend = True
     cannot_share = "podman's containers do not share GPUs yet"
-    asked_gpus = staticmethod(gpu_flags.asked_gpus)
-    asked_by_image = staticmethod(gpu_flags.asked_by_image)
-    is_gpu_flag = staticmethod(gpu_flags.is_gpu_flag)
-    flags_for = staticmethod(gpu_flags.flags_for)
-    allowed_ways = staticmethod(gpu_flags.allowed_ways)
+    ways = frozenset({"cdi"})
 
     def offer_of(self, info: "Info", topology: "Topology") -> Offer:
         """Return the way by which Podman gives GPUs to its containers, CDI, if it can."""
-        from gpulaunch.containers.cdi import find_cdi_devices  # late: podman ps does without
-
         kind = DRIVERS[topology.driver].cdi_kind
         uuids = {gpu.uuid for gpu in topology.gpus}
         found = find_cdi_devices(info.cdi_directories, kind, uuids)
         return Offer(frozenset(found), runtime=False, gpus=False)
 
-    def client_of(
-        self, command: "ContainerCommand", environment: Mapping[str, str]
-    ) -> "EngineClient":
-        """Return a client of the store that a podman command would use."""
-        from gpulaunch.containers.podman.client import PodmanClient
-
-        _refuse_remote(command, environment)
-        words = [command.argv[0]]
-        for flag in (*command.global_flags, *command.flags):
-            if flag.name in flags.STORE_FLAGS:
-                words += command.argv[flag.begin : flag.end]
-        return PodmanClient(words, os.geteuid())
+    def usual_client(self) -> "EngineClient":
+        """Return a client of the store that podman would use from here."""
+        return client_of(read_command([self.program]), os.environ)
 
     def known_clients(self, user_id: int) -> "list[EngineClient]":
         """Return a client of the user's store, which answers nobody else."""
-        from gpulaunch.containers.podman.client import PodmanClient
-
         return [PodmanClient(("podman",), user_id)]
 
 
-def _refuse_remote(command: "ContainerCommand", environment: Mapping[str, str]) -> None:
-    """Check that podman itself runs the containers, here.
+def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanClient:
+    """Return a client of the store that a podman command would use.
 
     Raises:
         UsageError: it would ask a service, which may be on another machine.
     """
+    _refuse_remote(command, environment)
+    words = [command.argv[0]]
+    for flag in (*command.global_flags, *command.flags):
+        if flag.name in STORE_FLAGS:
+            words += command.argv[flag.begin : flag.end]
+    return PodmanClient(words, os.geteuid())
+
+
+def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> None:
+    """Check that podman itself runs the containers, here."""
     origin = None
     for flag in command.global_flags:
         if flag.name in ("-r", "--remote"):

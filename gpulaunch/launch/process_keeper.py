@@ -12,8 +12,8 @@ from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
-from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.left_overs import LeaseCompanion
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
@@ -29,18 +29,18 @@ from gpulaunch.process.ending import (
     reached_by,
     wait_for_all,
 )
+from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job, cpus_near
 from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:  # few launches share
-    from gpulaunch.launch.left_overs import LeaseCompanion
     from gpulaunch.leases.share import Share
     from gpulaunch.sharing.membership import Membership
 
 
-class ProcessKeeper(Keeper):
-    """The job as a child of this process, forked but not started.
+class ProcessKeeper:
+    """The job as a child of this process, forked but not started: made before the lease is taken.
 
     Args:
         launch: the launch to run.
@@ -65,14 +65,20 @@ class ProcessKeeper(Keeper):
         self._companion: LeaseCompanion | None = None
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
-        self._start_companions()
         # A shell that execs this program, as `sh -c 'server & gpulaunch -- true'` does, leaves its
         # children to this process: they are not the job's.
         self._earlier = [identify(pid) for pid in family()]
         self._job = Job(keep=record.fd, before_signal=self._prepare_for_signal if share else None)
 
-    def _start_companions(self) -> None:
-        """Start what looks after the lease from before the job is forked: nothing for a process."""
+    @property
+    def process(self) -> Process:
+        """The job's process."""
+        return self._job.process
+
+    @property
+    def stopped_s(self) -> float:
+        """Seconds for which the job and this process were stopped, as by Ctrl-Z."""
+        return self._job.stopped_s
 
     def _take_off_mps(self, pids: set[int], number: int) -> None:
         """Detach processes from their MPS server before a signal that would end them attached."""
@@ -82,8 +88,7 @@ class ProcessKeeper(Keeper):
 
     def dismiss(self) -> None:
         """End the child without starting the job, and the companions, and leave the share group."""
-        super().dismiss()
-        self._dismiss_companions()
+        self._job.dismiss()
         if self._membership:
             self._membership.dismiss()
 
@@ -94,8 +99,6 @@ class ProcessKeeper(Keeper):
 
     def start(self, lease: Lease, grant: Grant) -> None:
         """Start the job on the GPUs of its lease, as they were granted."""
-        from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
-
         self._uuids = lease.uuids
         self._companion = LeaseCompanion(
             self._table,
@@ -117,7 +120,11 @@ class ProcessKeeper(Keeper):
             share=lease.share,
             program=self._launch.command[0],
         )
-        environment_changes = {**inherited_variables(), **environment}
+        environment_changes: dict[str, str | None] = {**inherited_variables(), **environment}
+        if self._launch.docker == "lease":
+            from gpulaunch.launch.lease_door import door_of_lease  # late: few leases have a door
+
+            environment_changes |= door_of_lease(self._table.path_of(lease), environment)
         self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
 
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
@@ -179,11 +186,7 @@ class ProcessKeeper(Keeper):
         from gpulaunch.leases.holders import nested_processes  # late: few jobs need it
 
         others = self.pids() - nested_processes(self._table, self._record.id)
-        self._take_off_mps(reached_by(number, self._first_pids(others), others), number)
-
-    def _first_pids(self, others: set[int]) -> set[int]:  # noqa: ARG002  containers'
-        """Return those of the job's processes that get the signals for it."""
-        return {self._job.pid}
+        self._take_off_mps(reached_by(number, {self._job.pid}, others), number)
 
     def release(self, lease: Lease) -> None:
         """Release the lease, unless something that the job left running keeps it.
@@ -220,7 +223,10 @@ class ProcessKeeper(Keeper):
                     f"lease {lease.id} stays: some of what the job left behind survives KILL"
                 )
         if not left:
-            return self._hand_back(lease)
+            release(self._table, self._record, lease)
+            if self._companion:
+                self._companion.dismiss()
+            return True
         self._keep(lease, left)
         self._record.close()
         return False
@@ -228,7 +234,6 @@ class ProcessKeeper(Keeper):
     def _keep(self, lease: Lease, left: set[int]) -> None:
         """Leave the lease to what the job left running, and say so."""
         if not self._companion:
-            self._dismiss_companions()
             return
         self._companion.keep(left)
         names = {gpu.uuid: gpu.name for gpu in self._launch.machine.topology.gpus}
@@ -239,15 +244,6 @@ class ProcessKeeper(Keeper):
             f"{'keeps' if one else 'keep'} GPU{'s' if len(lease.uuids) > 1 else ''} {gpus}: "
             f"'gpulaunch free {lease.id}' ends {'it' if one else 'them'}"
         )
-
-    def _hand_back(self, lease: Lease) -> bool:
-        release(self._table, self._record, lease)
-        self._dismiss_companions()
-        return True
-
-    def _dismiss_companions(self) -> None:
-        if self._companion:
-            self._companion.dismiss()
 
     def _is_asked_to_end(self) -> bool:
         """Return whether the job ended by its limit, or within its grace after a signal to us."""

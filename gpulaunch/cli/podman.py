@@ -1,0 +1,56 @@
+"""`gpulaunch [OPTIONS] podman ...`: a container with GPUs of its own, or a command passed on."""
+
+import os
+from collections.abc import Sequence
+
+from gpulaunch.containers.podman.command import PodmanCommand, read_command
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.launch.options import Given, Options
+from gpulaunch.process.execute import become
+
+
+def main(given: Given, argv: Sequence[str]) -> int:
+    """Run a command of podman; those that make or start containers get GPUs.
+
+    Args:
+        given: gpulaunch's options, by name.
+        argv: podman's command line.
+    """
+    command = read_command(argv)
+    if not (command.launches or command.starts):
+        return _pass_on(given, command, command.argv)
+    # late: a command that is passed on needs nothing of a launch
+    from gpulaunch.cli.launch import carry_out, refusal, tell_of
+    from gpulaunch.containers.container_launch import HOST_VARIABLES
+    from gpulaunch.launch.container_run import run_podman
+    from gpulaunch.launch.launch import Launch
+    from gpulaunch.launch.read_podman import read_podman_launch
+
+    options = Options(given, os.environ)
+    tell = tell_of(options)
+    read = read_podman_launch(options, command, name=options.name, warn=tell)
+    if isinstance(read, Launch):
+        return carry_out(
+            options,
+            read,
+            lambda launch, callbacks, granted, over: run_podman(
+                options,
+                launch,
+                lambda _: (callbacks, granted),
+                lambda launch, decision: refusal(launch, decision, options),
+                tell,
+                over,
+            ),
+        )
+    hidden = () if read == command.argv else HOST_VARIABLES
+    return _pass_on(given, command, read, hidden)
+
+
+def _pass_on(
+    given: Given, command: PodmanCommand, argv: Sequence[str], hidden: Sequence[str] = ()
+) -> int:
+    """Become podman, for a command that takes no GPUs."""
+    if given.keys() & {"dry_run", "explain", "when"}:
+        shown = printable(" ".join(command.argv[:3]))
+        raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")
+    return become(argv, hidden)

@@ -1,0 +1,222 @@
+"""Docker's request to create a container: the GPUs that it asks for, and those that it gets.
+
+The document is the body of POST /containers/create, whoever sends it: docker's client, compose, or
+a program. Source: Docker Engine API 1.41 to 1.51, ContainerCreate.
+"""
+# pure: decides on plain values
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulaunch.containers.asked import (
+    Asked,
+    AskedContainer,
+    asked_by_files,
+    asked_by_names,
+    asked_of_other_maker,
+    is_gpu_device,
+    without_kinds,
+)
+from gpulaunch.containers.engine import Image
+from gpulaunch.containers.ways import VISIBLE
+from gpulaunch.errors import UsageError
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.records import replace
+
+Document = Mapping[str, Any]
+
+_NVIDIA_RUNTIMES = frozenset({"nvidia", "nvidia-container-runtime"})
+"""Names under which NVIDIA's container runtime is registered."""
+
+_DRIVER_CAPABILITIES = frozenset(
+    {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
+)
+
+
+def asked_container(document: Document, title: str) -> AskedContainer:
+    """Read what matters to GPUs.
+
+    Args:
+        document: the request.
+        title: words of the command that sends it, such as "docker run".
+
+    Raises:
+        TypeError, AttributeError: it is no such request; the engine will say so.
+    """
+    host = document.get("HostConfig") or {}
+    policy = (host.get("RestartPolicy") or {}).get("Name")
+    attached = bool(document.get("AttachStdout") or document.get("AttachStderr"))
+    return AskedContainer(
+        title=title,
+        image=str(document.get("Image") or ""),
+        attached=attached,
+        passes_signals=attached and not document.get("Tty"),
+        runs=not title.endswith(" create"),
+        restart_policy=policy if policy not in (None, "", "no") else None,
+        runtime=host.get("Runtime") or None,
+        privileged=bool(host.get("Privileged")),
+        variables=tuple(document.get("Env") or ()),
+        files=tuple(str(one.get("PathOnHost")) for one in host.get("Devices") or ()),
+    )
+
+
+def asked_gpus(
+    document: Document, container: AskedContainer, nv_gpu: str, image: Image | None, by: str | None
+) -> Asked | None:
+    """Return the GPUs that a request asks for; None if it says nothing.
+
+    Only if nothing asks for an NVIDIA GPU, what asks for those of other makers counts.
+
+    Args:
+        document: the request.
+        container: what it says besides.
+        nv_gpu: nvidia-docker's list of GPUs, from the environment; "" for none.
+        image: the image; None if it is not here.
+        by: program that chooses NVIDIA's runtime, such as nvidia-docker, or None.
+
+    Raises:
+        UsageError: it contradicts itself.
+    """
+    host = document.get("HostConfig") or {}
+    requests = [Asked("", **_read_request(one)) for one in _requests(host) if _is_of_gpus(one)]
+    if any(asked.number == "all" for asked in requests):
+        requests = requests[-1:]  # of all and a list, the engine takes the last
+    if len(set(requests)) > 1:
+        texts = " and ".join(_words(one).text for one in requests)
+        raise UsageError(f"{container.title} has {texts}: say it once")
+    if requests:
+        return _words(requests[0])
+    visible, names = container.variable(VISIBLE), nv_gpu.replace(",", " ").split()
+    found = asked_by_files(container.files)
+    if visible is not None:
+        found = asked_by_names(without_kinds(visible), f"{VISIBLE}={visible}")
+    elif names:
+        found = asked_by_names(names, f"NV_GPU={','.join(names)}")
+    if found:
+        return found
+    if container.runtime in _NVIDIA_RUNTIMES or (container.runtime is None and by):
+        return _asked_by_image(image, f"runtime {container.runtime}" if container.runtime else by)
+    names = [name for one in _requests(host) for name in one.get("DeviceIDs") or ()]
+    if any(_is_of_other_gpus(one) for one in _requests(host)):
+        return Asked("device request of another maker", of_other_maker=True)
+    mounts = [str(one).partition(":")[0] for one in host.get("Binds") or ()]
+    return asked_of_other_maker(container, [*names, *mounts])
+
+
+def _requests(host: Document) -> list[Document]:
+    return list(host.get("DeviceRequests") or ())
+
+
+def _capabilities(request: Document) -> set[str]:
+    return {word for words in request.get("Capabilities") or () for word in words}
+
+
+def _is_of_gpus(request: Document) -> bool:
+    """Return whether a device request is for GPUs of this machine's makers."""
+    driver = request.get("Driver") or ""
+    if driver == "cdi":
+        return any(map(is_gpu_device, request.get("DeviceIDs") or ()))
+    return driver.startswith("nvidia") or (not driver and "gpu" in _capabilities(request))
+
+
+def _is_of_other_gpus(request: Document) -> bool:
+    return request.get("Driver") not in ("cdi", "") and "gpu" in _capabilities(request)
+
+
+def _read_request(request: Document) -> dict[str, Any]:
+    names, count = request.get("DeviceIDs") or (), int(request.get("Count") or 0)
+    if names and count:  # the engine refuses it, too
+        raise UsageError(
+            f"device request {','.join(names)} with a count of {count}",
+            "several devices need quotes of their own: --gpus '\"device=0,1\"'",
+        )
+    if names:
+        named = asked_by_names(without_kinds(",".join(filter(_may_be_gpu, names))), "")
+        return {"number": named.number, "devices": named.devices, "nothing": named.nothing}
+    if count == 0:
+        return {"nothing": True}
+    return {"number": "all" if count < 0 else str(count)}
+
+
+def _may_be_gpu(name: str) -> bool:
+    return "=" not in name or is_gpu_device(name)
+
+
+def _words(asked: Asked) -> Asked:
+    """Return a device request with the words for it."""
+    what = asked.number or ",".join(asked.devices) or "0"
+    return replace(asked, text=f"device request {what}")
+
+
+def _asked_by_image(image: Image | None, by: str | None) -> Asked | None:
+    """Return the GPUs that NVIDIA's runtime gives a container by its image; None for none.
+
+    It reads NVIDIA_VISIBLE_DEVICES in the image, and gives those of before it was introduced all.
+    An image that is not here counts as one that says all, as those made for GPUs do. Source:
+    nvidia-container-toolkit, internal/config/image.
+    """
+    said = image.variables.get(VISIBLE) if image else "all"
+    if image and said is None and "CUDA_VERSION" in image.variables:
+        said = None if "NVIDIA_REQUIRE_CUDA" in image.variables else "all"
+    if said is None:
+        return None
+    if image and VISIBLE in image.variables:
+        by = f"{VISIBLE}={said} of the image"
+    return asked_by_names(without_kinds(said), by or "")
+
+
+def with_gpus(
+    document: Document,
+    uuids: Sequence[str],
+    way: str,
+    driver: str,
+    variables: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return a request for a container that sees these GPUs and no others.
+
+    Args:
+        document: the request as it was sent.
+        uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
+        way: one of WAYS, or NO_WAY.
+        driver: name of the GPUs' driver in the registry.
+        variables: variables that are added, in place of those of the same names.
+        labels: labels that are added.
+    """
+    host = dict(document.get("HostConfig") or {})
+    asked = [one for one in _requests(host) if _is_of_gpus(one)]
+    others = [names for one in asked if (names := _without_gpus(one))]
+    requests = [one for one in _requests(host) if not _is_of_gpus(one)] + others
+    added = dict(variables)
+    if not uuids or way != "gpus":  # by which the engine sets it
+        # An image may say "all", and the engine's default runtime may be nvidia.
+        added[VISIBLE] = "void"
+    if uuids and way == "cdi":
+        kind = DRIVERS[driver].cdi_kind
+        requests.append({"Driver": "cdi", "DeviceIDs": [f"{kind}={uuid}" for uuid in uuids]})
+    elif uuids and way == "gpus":
+        first = asked[0] if asked and asked[0].get("Driver") != "cdi" else {}
+        kept = {"Capabilities": [["gpu"]], **first}
+        requests.append({**kept, "Count": 0, "DeviceIDs": list(uuids)})
+    elif uuids and way == "runtime":
+        host["Runtime"] = host.get("Runtime") or "nvidia"
+        added[VISIBLE] = ",".join(uuids)
+        limits = sorted(_DRIVER_CAPABILITIES & _capabilities(asked[0])) if asked else []
+        if limits:
+            added["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(limits)
+    host["DeviceRequests"] = requests
+    kept_variables = [
+        text for text in document.get("Env") or () if text.partition("=")[0] not in added
+    ]
+    return {
+        **document,
+        "HostConfig": host,
+        "Env": [*kept_variables, *(f"{name}={value}" for name, value in added.items())],
+        "Labels": {**(document.get("Labels") or {}), **labels},
+    }
+
+
+def _without_gpus(request: Document) -> Document | None:
+    """Return a CDI request without its GPUs; None if nothing else is in it."""
+    names = [name for name in request.get("DeviceIDs") or () if not _may_be_gpu(name)]
+    return {**request, "DeviceIDs": names} if names else None

@@ -1,0 +1,358 @@
+"""A door before Docker's engine: a private socket at which clients talk to it through this process.
+
+Every byte passes as it is, but for requests that create or start a container, which a porter sees
+first. Each connection carries one request (Connection: close), so that no answer has to be read to
+know where it ends, and streams that leave HTTP behind pass like any other.
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+from _thread import start_new_thread
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from gpulaunch.containers.docker.client import percent_encode
+from gpulaunch.errors import GpulaunchError, call_failed
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask
+
+_CREATES = re.compile(r"(?:/v[\d.]+)?/containers/create")
+_STARTS = re.compile(r"(?:/v[\d.]+)?/containers/([^/]+)/(?:start|restart)")
+_PIECE_BYTES = 1 << 16
+_MOST_HEAD_BYTES = 1 << 20
+_MOST_BODY_BYTES = 64 << 20
+_STATUSES = {2: "400 Bad Request", 75: "409 Conflict", 124: "409 Conflict"}
+_FAILED = "500 Internal Server Error"
+_NAME = "gpulaunch.door."
+
+Ended = Callable[[str | None], object]
+"""Called with the container that was made or started; None if the engine has refused it."""
+
+
+class NotHereError(Exception):
+    """The image of a container is not here: the engine says so, and its client pulls it."""
+
+
+class Porter(Protocol):
+    """Who looks at what comes to a door; its methods are called in threads.
+
+    Each may raise GpulaunchError, which the client is told in place of the engine's answer. Each
+    gets a descriptor that is readable once the client has gone.
+    """
+
+    def create(self, document: dict[str, Any], gone: int) -> tuple[dict[str, Any], Ended] | None:
+        """Return what the engine gets in place of a request to create a container.
+
+        None if it may pass as it is.
+
+        Raises:
+            NotHereError: the image with the name that it tells is not here.
+        """
+
+    def start(self, container: str, gone: int) -> Ended | None:
+        """Hear that a container, by name or id, is to be started; None if that needs nothing."""
+
+
+class Door:
+    """A socket before an engine's own, in a directory that only its user can enter.
+
+    Args:
+        engine: path of the engine's socket.
+
+    Attributes:
+        address: what DOCKER_HOST is to be.
+
+    Raises:
+        FailedError: the socket cannot be made.
+    """
+
+    _porter: Porter
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        _sweep()
+        self._directory = f"{_place()}/{_NAME}{os.urandom(6).hex()}"
+        path = f"{self._directory}/docker.sock"
+        self.address = f"unix://{path}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            os.mkdir(self._directory, 0o700)
+            self._listener.bind(path)
+            self._listener.listen(128)
+        except OSError as problem:
+            raise call_failed(path, problem) from None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._listener.fileno()
+
+    def serve(self, porter: Porter) -> None:
+        """Let clients in, in threads of this process.
+
+        Args:
+            porter: who looks at requests.
+        """
+        self._porter = porter
+        _start_thread(self._serve)
+
+    def leave(self) -> None:
+        """Leave the door to a process that was forked."""
+        self._listener.close()
+
+    def close(self) -> None:
+        """Let nobody in any more; who is in goes on."""
+        _remove(self._directory)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            _start_thread(self._attend, client)
+
+    def _attend(self, client: socket.socket) -> None:
+        with client, suppress(ConnectionError):  # one of the two has gone
+            head, rest = _read_head(client)
+            if not head:
+                return
+            try:
+                self._handle(client, head, rest)
+            except GpulaunchError as problem:
+                status = _STATUSES.get(problem.exit_status, _FAILED)
+                client.sendall(_told(status, f"gpulaunch: {problem.message}"))
+            except ConnectionError:
+                raise
+            except OSError as problem:
+                failed = call_failed("a system call failed", problem)
+                client.sendall(_told(_FAILED, f"gpulaunch: {failed.message}"))
+            except Exception as problem:  # a fault of ours: nothing passes unseen
+                client.sendall(_told(_FAILED, f"gpulaunch: {problem!r}"))
+                raise
+
+    def _handle(self, client: socket.socket, head: bytes, rest: bytes) -> None:
+        line, *fields = head.decode("latin-1").split("\r\n")
+        method, path = (*line.split(" "), "")[:2]
+        path = path.partition("?")[0]
+        leaves_http = bool(_value(fields, "upgrade"))
+        if not leaves_http:
+            fields = [*_without(fields, "connection"), "Connection: close"]
+        ended: Ended | None = None
+        if method == "POST" and _CREATES.fullmatch(path):
+            rest = _read_body(client, fields, rest)
+            try:
+                rest, ended = self._create(client, rest)
+            except NotHereError as missing:
+                client.sendall(self._ask(f"/images/{percent_encode(str(missing))}/json"))
+                return
+            fields = _without(fields, "transfer-encoding", "content-length")
+            fields.append(f"Content-Length: {len(rest)}")
+        elif method == "POST" and (found := _STARTS.fullmatch(path)):
+            ended = self._porter.start(found[1], client.fileno())
+        request = "\r\n".join([line, *fields, "", ""]).encode("latin-1") + rest
+        if ended is None:
+            with self._connect() as engine:
+                engine.sendall(request)
+                _splice(client, engine, leaves_http=leaves_http)
+            return
+        container = None
+        try:
+            answer = self._exchange(request)
+            container = _container_in(answer, path)
+        finally:
+            ended(container)
+        client.sendall(answer)
+
+    def _create(self, client: socket.socket, body: bytes) -> tuple[bytes, Ended | None]:
+        try:
+            document = json.loads(body)
+        except ValueError:  # the engine will say so
+            return body, None
+        changed = self._porter.create(document, client.fileno())
+        if changed is None:
+            return body, None
+        return json.dumps(changed[0]).encode(), changed[1]
+
+    def _ask(self, path: str) -> bytes:
+        return self._exchange(
+            f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode()
+        )
+
+    def _exchange(self, request: bytes) -> bytes:
+        """Send a request, and return the whole answer."""
+        with self._connect() as engine:
+            engine.sendall(request)
+            answer = b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b""))
+        if not answer:
+            raise ConnectionResetError
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return _closing(head) + body
+
+    def _connect(self) -> socket.socket:
+        engine = socket.socket(socket.AF_UNIX)
+        try:
+            engine.connect(self._engine)
+        except OSError as problem:
+            engine.close()
+            what = f"cannot reach the Docker Engine at {self._engine}"
+            raise call_failed(what, problem) from None
+        return engine
+
+
+def _place() -> str:
+    """Return a directory for sockets, whose paths have at most 107 bytes."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    return own if own.startswith("/") and len(own) < 64 and os.access(own, os.W_OK) else "/tmp"  # noqa: S108
+
+
+def _sweep() -> None:
+    """Remove this user's doors whose launchers were killed."""
+    place = _place()
+    for name in filter(lambda name: name.startswith(_NAME), os.listdir(place)):
+        directory = f"{place}/{name}"
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if os.lstat(directory).st_uid == os.geteuid():
+                try:
+                    probe.connect(f"{directory}/docker.sock")
+                except ConnectionRefusedError:
+                    _remove(directory)
+
+
+def _remove(directory: str) -> None:
+    with suppress(OSError):
+        os.unlink(f"{directory}/docker.sock")
+        os.rmdir(directory)
+
+
+def _start_thread(work: Callable[..., None], *arguments: object) -> None:
+    mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
+    try:
+        start_new_thread(work, arguments)
+    finally:
+        change_mask(signal.SIG_SETMASK, mask)
+
+
+def _read_head(sender: socket.socket) -> tuple[bytes, bytes]:
+    """Return the head of a message, and what has come after it; nothing if the sender has gone."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = sender.recv(_PIECE_BYTES)
+        data += part
+        if not part or len(data) > _MOST_HEAD_BYTES:
+            return b"", b""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _read_body(client: socket.socket, fields: Sequence[str], rest: bytes) -> bytes:
+    """Return the whole body of a request, of which a part has come already."""
+
+    def more() -> bytes:
+        part = client.recv(_PIECE_BYTES)
+        if not part or len(rest) > _MOST_BODY_BYTES:
+            raise ConnectionAbortedError
+        return part
+
+    if "chunked" not in _value(fields, "transfer-encoding").lower():
+        length = int(_value(fields, "content-length") or 0)
+        while len(rest) < length:
+            rest += more()
+        return rest[:length]
+    body = b""
+    while True:
+        while b"\r\n" not in rest:
+            rest += more()
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size.partition(b";")[0], 16)
+        while len(rest) < length + 2:
+            rest += more()
+        body, rest = body + rest[:length], rest[length + 2 :]
+        if length == 0:
+            return body
+
+
+def _name(field: str) -> str:
+    return field.partition(":")[0].strip().lower()
+
+
+def _value(fields: Sequence[str], name: str) -> str:
+    values = (field.partition(":")[2].strip() for field in fields if _name(field) == name)
+    return next(values, "")
+
+
+def _without(fields: Sequence[str], *names: str) -> list[str]:
+    return [field for field in fields if _name(field) not in names]
+
+
+def _told(status: str, message: str) -> bytes:
+    """Return the answer that tells a client why the engine was not asked."""
+    body = json.dumps({"message": message}).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _container_in(answer: bytes, path: str) -> str | None:
+    """Return the container that an answer says was made or started; None if it was refused."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head.split(b" ")[1:2]
+    if found := _STARTS.fullmatch(path):
+        return found[1] if status in ([b"204"], [b"304"]) else None
+    made = re.search(rb'"Id":\s*"([0-9a-f]{64})"', body) if status == [b"201"] else None
+    return made[1].decode() if made else None
+
+
+def _closing(head: bytes) -> bytes:
+    """Return the head of an answer that says that the connection ends with it, as it does here.
+
+    Not every engine repeats that, and a client would send its next request to nobody.
+    """
+    line, *fields = head.decode("latin-1").split("\r\n")
+    fields = [*_without(fields, "connection"), "Connection: close"]
+    return "\r\n".join([line, *fields, "", ""]).encode("latin-1")
+
+
+def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) -> None:
+    """Pass bytes in both directions until the engine has closed, or the client has gone.
+
+    The end of what the client sends, as of a container's input, is passed on as that: the engine's
+    answer still comes. Only a socket that is closed in both directions hangs up.
+    """
+    client.setblocking(False)
+    engine.setblocking(False)
+    to_client = to_engine = head = b""
+    has_head, client_sends, engine_sends = leaves_http, True, True
+    while engine_sends or to_client:
+        ends = select.poll()
+        reads = select.POLLIN if client_sends and not to_engine else 0
+        ends.register(client, reads | (select.POLLOUT if to_client else 0))
+        if engine_sends:
+            reads = 0 if to_client else select.POLLIN
+            ends.register(engine, reads | (select.POLLOUT if to_engine else 0))
+        ready = dict(ends.poll())
+        of_client, of_engine = (ready.get(one.fileno(), 0) for one in (client, engine))
+        if of_client & (select.POLLHUP | select.POLLERR) and not of_client & select.POLLIN:
+            return
+        if of_client & select.POLLOUT:
+            to_client = to_client[client.send(to_client) :]
+        elif of_engine & ~select.POLLOUT:
+            to_client = engine.recv(_PIECE_BYTES)
+            engine_sends = bool(to_client)
+            if not has_head:
+                head += to_client
+                before, blank_line, rest = head.partition(b"\r\n\r\n")
+                has_head = bool(blank_line)
+                to_client = _closing(before) + rest if has_head else b""
+        if of_engine & select.POLLOUT:
+            to_engine = to_engine[engine.send(to_engine) :]
+        elif of_client & select.POLLIN:
+            to_engine = client.recv(_PIECE_BYTES)
+            client_sends = bool(to_engine)
+            if not client_sends:
+                engine.shutdown(socket.SHUT_WR)

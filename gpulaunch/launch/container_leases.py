@@ -1,0 +1,300 @@
+"""The leases of containers, which an engine runs and no process of ours holds."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpulaunch.containers.companion import ContainerCompanion
+from gpulaunch.decide.decision import Refuse, Wait
+from gpulaunch.errors import FailedError, GpulaunchError
+from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
+from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.leases.record_file import Draft, is_alive, record_name
+from gpulaunch.leases.table import Table, release
+from gpulaunch.leases.watch import wait_until_dead
+from gpulaunch.process.ending import reached_by
+from gpulaunch.process.identity import Process
+from gpulaunch.process.job import Job
+from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
+from gpulaunch.records import replace
+
+if TYPE_CHECKING:  # few containers share
+    from gpulaunch.leases.share import Share
+    from gpulaunch.sharing.membership import Membership
+
+_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
+
+AcquiredContainer = Acquired["ContainerHolder"]
+Granted = Callable[[AcquiredContainer], None]
+"""Called once a launch has its GPUs."""
+
+Begins = Callable[[Launch], tuple[Callbacks, Granted]]
+"""Returns whom a launch tells while it waits, and what is called once it has its GPUs.
+
+It may raise GpulaunchError, as where it cannot be measured as it should be.
+"""
+
+Refusal = Callable[[Launch, Wait | Refuse], GpulaunchError]
+"""Returns the error of a launch that does not get its GPUs."""
+
+
+class ContainerHolder:
+    """The holder of a container's lease: the client that makes it, and the lease's companions.
+
+    Attributes:
+        process: the client.
+        companion: follows the containers.
+        membership: in a share group; None for GPUs of its own.
+        is_freed: whether the lease has been released here.
+        is_handed_over: whether the companion has the lease.
+        stopped_s: seconds for which it was stopped; unknown, and so 0.
+    """
+
+    stopped_s = 0.0
+
+    def __init__(
+        self,
+        process: Process,
+        companion: ContainerCompanion,
+        membership: "Membership | None",
+        job: Job | None,
+    ) -> None:
+        self.process, self.companion, self.membership = process, companion, membership
+        self._job = job
+        self.is_freed = self.is_handed_over = False
+
+    def dismiss(self) -> None:
+        """End the companions, and a client that was forked: the GPUs went to another launch."""
+        self.companion.dismiss()
+        if self.membership:
+            self.membership.dismiss()
+        if self._job:
+            self._job.dismiss()
+
+
+class ContainerLeases:
+    """Takes, hands over and releases the leases of containers.
+
+    Args:
+        process: the process that makes the containers; None to fork it with the first lease.
+        begins: called with each launch.
+        refusal: called with a launch that does not get its GPUs.
+        warn: called with each warning.
+        follows: whether companions have leases as soon as a container runs, so that a lease ends
+            with its container, and not with the client.
+        forks: whether this process may fork a companion for each lease, which one with threads of
+            others may not; without one, who looks at the table asks the engine.
+        keeps_made: whether a container that is made and never started keeps its lease.
+
+    Attributes:
+        process: the process that makes the containers.
+        job: that process, if it was forked here.
+        held: the leases taken so far.
+    """
+
+    process: Process
+
+    def __init__(
+        self,
+        process: Process | None,
+        begins: Begins,
+        refusal: Refusal,
+        warn: Callable[[str], None],
+        *,
+        follows: bool = False,
+        forks: bool = True,
+        keeps_made: bool = True,
+    ) -> None:
+        if process:
+            self.process = process
+        self._has_process = process is not None
+        self._begins, self.refusal, self.warn = begins, refusal, _once(warn)
+        self._follows, self._forks, self._keeps_made = follows, forks, keeps_made
+        self._table: Table | None = None
+        self._reserve: Acquired[ThisProcess] | None = None
+        self.job: Job | None = None
+        self.held: list[tuple[Launch, AcquiredContainer]] = []
+
+    def table_of(self, launch: Launch) -> Table:
+        """Return the allocation table, which is that of the first launch."""
+        if self._table is None:
+            self._table = open_table_of(launch, self.warn)
+        return self._table
+
+    def reserve(self, launch: Launch) -> None:
+        """Wait for the GPUs of all containers that are to be made, so that none waits alone."""
+        callbacks, _ = self._begins(launch)
+        taken = acquire(launch, self.table_of(launch), callbacks, lambda *_: ThisProcess())
+        if not isinstance(taken, Acquired):
+            raise self.refusal(launch, taken)
+        self._reserve = taken
+
+    def end_reserve(self) -> None:
+        """Free what is reserved; the containers have leases of their own by now."""
+        taken, self._reserve = self._reserve, None
+        if taken and self._table:
+            release(self._table, taken.record, taken.lease)
+
+    def take(self, launch: Launch, gone: int | None = None) -> AcquiredContainer:
+        """Take the lease of a container, out of what is reserved if that is enough.
+
+        Args:
+            launch: its launch.
+            gone: descriptor that is readable once nobody waits for it any more, or None.
+
+        Raises:
+            GpulaunchError: it does not get its GPUs.
+            GivenUpError: nobody waits any more.
+        """
+        callbacks, granted = self._begins(launch)
+        callbacks = replace(callbacks, given_up=gone)
+        acquired = None
+        if self._reserve:
+            inside = replace(launch, within=self._reserve.lease, wait=False)
+            acquired = self._acquire(inside, callbacks)
+        if not isinstance(acquired, Acquired):
+            acquired = self._acquire(launch, callbacks)
+        if not isinstance(acquired, Acquired):
+            raise self.refusal(launch, acquired)
+        self.held.append((launch, acquired))
+        granted(acquired)
+        return acquired
+
+    def _acquire(self, launch: Launch, callbacks: Callbacks) -> AcquiredContainer | Wait | Refuse:
+        table, container = self.table_of(launch), launch.container
+        assert container  # noqa: S101  for the type checker
+
+        def prepare(record: Draft, share: "Share | None") -> ContainerHolder:
+            membership, job = None, None
+            if share and share.pipe_directory:  # a described machine has no MPS
+                from gpulaunch.sharing.membership import Membership  # late: few share
+
+                membership = Membership(table, record, share)
+            companion = ContainerCompanion(
+                container,
+                table,
+                record,
+                time_limit_s=launch.time_limit_s,
+                grace_s=launch.grace_s,
+                before_signal=membership.take_off if membership else None,
+                beside_others=self._follows,
+                keeps_made=self._keeps_made,
+                forks=self._forks,
+            )
+            if not self._has_process:
+                job = self.job = Job(keep=record.fd)
+                self.process = job.process
+            return ContainerHolder(self.process, companion, membership, job)
+
+        return acquire(launch, table, callbacks, prepare)
+
+    def begins_to_run(self, acquired: AcquiredContainer) -> None:
+        """Leave the lease of a container that begins to run to its companion, if it is to follow.
+
+        In CI it stays here: the containers are to end with this process.
+        """
+        if self._follows and not is_cancelled_by_kill():
+            self._hand_over(acquired, ends=False)
+
+    def before_signal(self, number: int) -> None:
+        """Detach from MPS what the client is about to pass a signal on to."""
+        for launch, acquired in self.held:
+            holder = acquired.holder
+            if holder.membership and launch.container and launch.container.passes_signals:
+                pids = holder.companion.followed.pids()
+                first = set(filter(leads_namespace, pids))
+                for problem in holder.membership.take_off(reached_by(number, first, pids), number):
+                    self.warn(problem)
+
+    def end(self, grace_s: float) -> None:
+        """End the containers through their engine, and the client with them."""
+        for _, acquired in self.held:
+            self._end_containers(acquired, grace_s)
+
+    def release(self, *, in_order: bool = True) -> None:
+        """Free the GPUs of all that has ended, now that the client has; companions keep the rest.
+
+        Args:
+            in_order: whether the client has ended by itself. One that was killed may have asked the
+                engine for a start that is under way: that is left to the companion.
+        """
+        self.end_reserve()
+        for launch, acquired in self.held:
+            if not acquired.holder.is_freed:
+                self._release(launch, acquired, in_order=in_order)
+
+    def _release(self, launch: Launch, acquired: AcquiredContainer, *, in_order: bool) -> None:
+        holder, lease, table = acquired.holder, acquired.lease, self.table_of(launch)
+        followed = holder.companion.followed
+        over = followed.has_ended() or (
+            in_order and not self._keeps_made and followed.has_only_been_made()
+        )
+        ends = False
+        if not over and not holder.is_handed_over and lease.ends_with_launcher:
+            # A runner may have killed the client before this process.
+            ends = self._end_containers(acquired, launch.grace_s)
+            if ends:
+                program = launch.command[0].rpartition("/")[2]
+                self.warn(f"{program} has ended before its container: that ends, too, as CI=true")
+            over = followed.has_ended()
+        if not holder.is_handed_over:
+            if over:
+                self.free(launch, acquired)
+            else:
+                self._hand_over(acquired, ends=ends)
+        elif over and self._forks:
+            _await_release(table.path_of(lease))
+        elif over:
+            table.know_ended(lease)
+            with table.locked() as locked:
+                locked.sweep(record_name(lease))
+
+    def _end_containers(self, acquired: AcquiredContainer, grace_s: float) -> bool:
+        """End the containers of a lease; return whether there was one, or perhaps still is."""
+        try:
+            return acquired.holder.companion.end(self.process, grace_s)
+        except FailedError as problem:
+            self.warn(problem.message)
+            return True
+
+    def free(self, launch: Launch, acquired: AcquiredContainer) -> None:
+        """Release a lease."""
+        release(self.table_of(launch), acquired.record, acquired.lease)
+        holder = acquired.holder
+        holder.is_freed = True
+        holder.companion.dismiss()
+        if holder.membership:
+            holder.membership.leave()
+
+    def _hand_over(self, acquired: AcquiredContainer, *, ends: bool) -> None:
+        """Leave a lease to its companion."""
+        acquired.holder.companion.take_over(ends=ends)
+        acquired.record.close()
+        acquired.holder.is_handed_over = True
+
+
+if TYPE_CHECKING:  # few containers share
+    from gpulaunch.leases.share import Share
+    from gpulaunch.sharing.membership import Membership
+
+_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
+
+
+def _await_release(path: str) -> None:
+    """Wait until a companion has released a lease; it is about to."""
+    deadline = time.monotonic() + _ENDING_S
+    while is_alive(path) and time.monotonic() < deadline:
+        wait_until_dead([path])
+
+
+def _once(warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says each warning once: docker asks again once it has an image."""
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            warn(text)
+
+    return say

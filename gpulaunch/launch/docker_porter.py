@@ -1,0 +1,276 @@
+"""Who looks at docker's door: containers that are made or started there get their leases."""
+
+import os
+from _thread import allocate_lock
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpulaunch.containers.asked import AskedContainer
+from gpulaunch.containers.container_launch import container_labels, container_variables
+from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
+from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.door import Ended, NotHereError
+from gpulaunch.containers.engine import Info
+from gpulaunch.containers.life import LEASE_LABEL, PROJECT_LABEL, Container, service_of
+from gpulaunch.containers.ways import NO_WAY, VISIBLE
+from gpulaunch.decide.decision import Refuse, Wait
+from gpulaunch.decide.needs import admitted_gpus
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.container_leases import AcquiredContainer, Begins, ContainerLeases, Refusal
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_container import (
+    has_lease,
+    read_container_launch,
+    read_container_start,
+    shares,
+)
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
+from gpulaunch.process.apart import GivenUpError
+from gpulaunch.process.identity import Process
+from gpulaunch.records import replace
+
+_ENGINE = Docker()
+_REPLACES = "com.docker.compose.replace"
+
+Document = dict[str, Any]
+
+
+class DockerPorter(ContainerLeases):
+    """Takes a lease for each container with GPUs that is made or started at a door.
+
+    Porter documents create() and start(), ContainerLeases the arguments that are not here.
+
+    Args:
+        options: gpulaunch's own options.
+        client: our own client of the engine.
+        title: words of the command whose client comes, such as "docker run".
+        command: its command line, for others to see; None for the title and the image.
+        fills: whether a container that says nothing of GPUs gets some.
+        alias: name of a program that chooses NVIDIA's runtime, or None.
+        info: the engine's description of itself; None to ask for it with each container.
+
+    Attributes:
+        problem: why the last container got no GPUs, or None.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        client: DockerClient,
+        title: str,
+        command: Sequence[str] | None,
+        process: Process,
+        begins: Begins,
+        refusal: Refusal,
+        warn: Callable[[str], None],
+        *,
+        fills: bool,
+        follows: bool,
+        alias: str | None = None,
+        forks: bool = True,
+        info: Info | None = None,
+    ) -> None:
+        keeps_made = title.endswith(" create")
+        super().__init__(
+            process, begins, refusal, warn, follows=follows, forks=forks, keeps_made=keeps_made
+        )
+        self._options, self._client, self._title = options, client, title
+        self._command, self._fills, self._alias = command, fills, alias
+        self._info, self._turn = info, allocate_lock()
+        self._fresh: dict[str, AcquiredContainer] = {}
+        self.problem: GpulaunchError | None = None
+
+    def create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
+        """Take the lease of a container that is to be made."""
+        # Containers of one project may name one GPU: each has to see the lease of the one before.
+        in_turn = PROJECT_LABEL in (document.get("Labels") or {})
+        if in_turn:
+            self._turn.acquire()
+        try:
+            changed = self._create(document, gone)
+        except BaseException as problem:
+            if in_turn:
+                self._turn.release()
+            self._note(problem)
+            raise
+        if not in_turn:
+            return changed
+        if changed is None:
+            self._turn.release()
+            return None
+        after, ended = changed
+
+        def ended_in_turn(container: str | None) -> None:
+            ended(container)
+            self._turn.release()
+
+        return after, ended_in_turn
+
+    def _note(self, problem: BaseException) -> None:
+        if isinstance(problem, GpulaunchError):
+            self.problem = problem
+        if isinstance(problem, GivenUpError):
+            raise ConnectionAbortedError from None
+
+    def _create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
+        try:
+            if self._has_lease_already(document):
+                return None
+            container = asked_container(document, self._title)
+        except (TypeError, AttributeError):  # it is no request, as the engine will say
+            return None
+        if PROJECT_LABEL in (document.get("Labels") or {}):  # compose is not attached to it alone
+            container = replace(container, attached=False)
+        image = self._client.image(container.image)
+        nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
+        asked = asked_gpus(document, container, nv_gpu, image, self._alias)
+        if asked is None and not self._fills:
+            return None
+        launch = read_container_launch(
+            self._options,
+            _ENGINE,
+            self._client,
+            self._info or self._client.info(),
+            container,
+            asked,
+            image,
+            self._command or (*self._title.split(), container.image),
+            name=self._options.name or service_of(document.get("Labels") or {}),
+            warn=self.warn,
+        )
+        if launch is None:
+            if not (asked and asked.nothing) or asked.text.startswith(VISIBLE):
+                return None
+            return with_gpus(document, (), NO_WAY, DEFAULT_DRIVER, {}, {}), lambda _: None
+        if shares(launch):
+            from gpulaunch.containers.docker.mps_client import check_sharing  # late: few share
+
+            user = image.user if image else None
+            security = (self._info or self._client.info()).security
+            ids = os.geteuid(), os.getegid()
+            check_sharing(document, container, self._client.title, *ids, user, security)
+        launch = self._among_its_project(launch, document)
+        if image is None:
+            self._foresee(launch)
+            raise NotHereError(container.image)
+        acquired = self.take(launch, gone)
+        return self._filled(document, container, launch, acquired), self._ended(launch, acquired)
+
+    def _has_lease_already(self, document: Document) -> bool:
+        """Return whether a container comes from another door, as one in the lease around that."""
+        lease_id = (document.get("Labels") or {}).get(LEASE_LABEL)
+        if lease_id is None:
+            return False
+        leases = open_table(described=True, warn=self.warn).peek().leases
+        return any(one.id == lease_id and one.user_id == os.geteuid() for one in leases)
+
+    def _filled(
+        self,
+        document: Document,
+        container: AskedContainer,
+        launch: Launch,
+        acquired: AcquiredContainer,
+    ) -> Document:
+        """Return the request with the GPUs of its lease."""
+        lease, gpus = acquired.lease, granted_gpus(launch, acquired.grant)
+        assert launch.container  # noqa: S101  for the type checker
+        way, driver = launch.container.way, launch.container.driver
+        if way == NO_WAY:
+            name = launch.machine.topology.name
+            self.warn(f"{name} is only described: its GPUs get into no container")
+        uuids = [gpu.uuid for gpu in gpus] if way != NO_WAY else []
+        variables = container_variables(container, gpus, driver, lease.id, lease.share)
+        labels = container_labels(gpus, lease.id, lease.share)
+        found = with_gpus(document, uuids, way, driver, variables, labels)
+        if lease.share is None:
+            return found
+        from gpulaunch.containers.docker.mps_client import with_mps  # late: few share
+
+        return with_mps(found, lease.share)
+
+    def start(self, container: str, gone: int) -> Ended | None:
+        """Take the lease of a container that was made under one and has none any more."""
+        self.end_reserve()  # what is started first comes after all that is made
+        if acquired := self._fresh.pop(container, None):
+            self.begins_to_run(acquired)
+            return None
+        try:
+            found = self._client.container(container)
+            if found is None or not (found.lease_id and found.uuids):
+                return None
+            return self._renew(found, gone)
+        except BaseException as problem:
+            self._note(problem)
+            raise
+
+    def _renew(self, container: Container, gone: int) -> Ended | None:
+        if has_lease(container, self._client, open_table(described=True, warn=self.warn)):
+            return None
+        launch = read_container_start(
+            self._options,
+            self._client,
+            container,
+            self._command or (*self._title.split(), container.name),
+            name=self._options.name or container.service,
+            warn=self.warn,
+        )
+        acquired = self.take(launch, gone)
+
+        def ended(started: str | None) -> None:
+            if started is None:
+                self.free(launch, acquired)
+            else:
+                self.begins_to_run(acquired)
+
+        return ended
+
+    def _foresee(self, launch: Launch) -> None:
+        """Refuse what would not get its GPUs now, before its image is pulled."""
+        decision, _ = preview(launch, self.warn)
+        if isinstance(decision, Refuse) or (isinstance(decision, Wait) and not launch.wait):
+            raise self.refusal(launch, decision)
+
+    def _among_its_project(self, launch: Launch, document: Document) -> Launch:
+        """Return the launch of a container of compose, inside of a lease of its project if need be.
+
+        What takes the place of another container gets the GPUs of that one, since compose makes the
+        new one first. Containers that name the same GPUs, or all of them, have them together.
+        """
+        labels = document.get("Labels") or {}
+        project, request = labels.get(PROJECT_LABEL), launch.request
+        if not project:
+            return launch
+        made_under = self._client.of_project(project)
+        known = {*made_under, *made_under.values()}
+        leases = [
+            lease
+            for lease in self.table_of(launch).peek().of(launch.machine).leases
+            if lease.user_id == os.geteuid() and known & {lease.id, lease.container}
+        ]
+        replaced = made_under.get(labels.get(_REPLACES, ""))
+        for lease in leases:
+            if lease.id == replaced and (request.gpus or 0) <= len(lease.uuids):
+                return replace(launch, within=lease)
+        topology = launch.machine.topology
+        admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, launch.within)}
+        if request.gpus not in (None, len(admitted)):
+            return launch
+        fitting = [lease for lease in leases if admitted <= {*lease.uuids}]
+        # The innermost one: those around it have given their GPUs away.
+        found = max(fitting, key=lambda lease: len(lease.ancestors), default=None)
+        return replace(launch, within=found) if found else launch
+
+    def _ended(self, launch: Launch, acquired: AcquiredContainer) -> Ended:
+        """Return what is called once the engine has made or started the container, or refused."""
+
+        def ended(container: str | None) -> None:
+            if container is None:
+                self.free(launch, acquired)
+            else:
+                self._fresh[container] = acquired
+
+        return ended

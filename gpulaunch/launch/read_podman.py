@@ -1,0 +1,83 @@
+"""The launch that podman's command line asks for."""
+
+import os
+from collections.abc import Callable
+
+from gpulaunch.containers.podman.command import PodmanCommand
+from gpulaunch.containers.podman.engine import Podman, client_of
+from gpulaunch.containers.podman.gpu_flags import asked_container, asked_gpus, with_gpus
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_container import (
+    has_lease,
+    read_container_launch,
+    read_container_start,
+)
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
+from gpulaunch.records import replace
+
+
+def read_podman_launch(
+    options: Options,
+    command: PodmanCommand,
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
+) -> Launch | tuple[str, ...]:
+    """Read and check everything that a podman command with GPUs needs; take nothing yet.
+
+    Args:
+        options: gpulaunch's own options.
+        command: podman's command line, which makes or starts containers.
+        name: name that the user gave the job, or None.
+        warn: called with each warning.
+
+    Returns:
+        The launch; or the command line to run without a lease, because it needs no GPU or has one.
+
+    Raises:
+        UsageError: something asked for does not exist or is impossible.
+        FailedError: podman or the machine does not answer.
+    """
+    client = client_of(command, os.environ)
+    if command.starts:
+        found = [one for name in command.operands if (one := client.container(name))]
+        made = [one for one in found if one.lease_id and one.uuids]
+        table = open_table(described=True, warn=warn)
+        without = [one for one in made if not has_lease(one, client, table)]
+        if not without:
+            return command.argv
+        if len(without) > 1:
+            names = ", ".join(printable(one.name) for one in without)
+            raise UsageError(
+                f"{len(without)} containers need their GPUs back: {names}: start them one at a time"
+            )
+        started = read_container_start(
+            options, client, without[0], command.argv, name=name, warn=warn
+        )
+        return _of(started, command)
+    asked = asked_gpus(command, os.environ)
+    if asked and asked.nothing:
+        plain = with_gpus(command, (), DEFAULT_DRIVER, {}, {})
+    else:
+        plain = command.argv
+    launch = read_container_launch(
+        options,
+        Podman(),
+        client,
+        client.info(),
+        asked_container(command),
+        asked,
+        client.image(command.operands[0]),
+        command.without_secrets(),
+        name=name,
+        warn=warn,
+    )
+    return plain if launch is None else _of(launch, command)
+
+
+def _of(launch: Launch, command: PodmanCommand) -> Launch:
+    assert launch.container  # noqa: S101  for the type checker
+    return replace(launch, container=replace(launch.container, podman=command))
