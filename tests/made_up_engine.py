@@ -71,9 +71,6 @@ class Boxes:
         boxes = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
         return [box for box in boxes if box.lease_id == lease_id]
 
-    def launched(self) -> list[Container]:
-        return self.lists[0]
-
     def running(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 

@@ -103,10 +103,9 @@ def diagnose(topology: str | None) -> list[Finding]:
     if machine and not described:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
-    findings += _check_engine_and_containers(first, settings, machine)
-    for engine in filter(_is_present, others):
-        found = _check_engine_and_containers(engine, settings, machine)
-        findings += [_for_another_engine(finding) for finding in found]
+    for engine in (first, *filter(_is_present, others)):
+        found = _check_engine(engine, settings, machine)
+        findings += found if engine is first else map(_for_another_engine, found)
     if machine:
         findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
@@ -198,7 +197,7 @@ def _snapshot(settings: Options, machine: Machine) -> Snapshot:
 
 def _for_another_engine(finding: Finding) -> Finding:
     """Make a warning of a problem that an engine has only if somebody uses it for GPUs."""
-    if finding.state == "problem" and finding.subject != "containers":
+    if finding.state == "problem":
         return replace(finding, state="warning")
     return finding
 
@@ -301,16 +300,6 @@ def _check_state_directory(
     ]
 
 
-def _check_engine_and_containers(
-    engine: ContainerEngine, settings: Options, machine: list[Machine]
-) -> list[Finding]:
-    """Check an engine and, if it works, its containers."""
-    found = _run_check(engine.title, lambda _: _check_engine(engine, settings, machine))
-    if found[-1].state != "problem":
-        found += _run_check("containers", lambda _: _check_containers(engine, settings, machine))
-    return found
-
-
 def _is_present(engine: ContainerEngine) -> bool:
     """Return whether there is something at an engine's address, or a problem to tell of."""
     try:
@@ -323,6 +312,17 @@ def _check_engine(
     engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check that an engine answers, and how GPUs get into its containers."""
+    return _run_check(engine.title, lambda _: _ask_engine(engine, settings, machine))
+
+
+def _ask_engine(
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
+) -> list[Finding]:
+    """Return what an engine answers, and how GPUs get into its containers.
+
+    Raises:
+        GpulaunchError: it does not answer.
+    """
     program, client = engine.program, engine.usual_client()
     if not client.exists():
         return [
@@ -344,30 +344,6 @@ def _check_engine(
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
     return [*found, _check_way(offer, machine[0], settings, way)]
-
-
-def _check_containers(
-    engine: ContainerEngine, settings: Options, machine: list[Machine]
-) -> list[Finding]:
-    """Find containers without a lease, which the engine itself started again, as at boot."""
-    program, client = engine.program, engine.usual_client()
-    if not client.exists():
-        return []
-    described = not machine or machine[0].key is not None
-    table = shown_table(settings, described=described, warn=_ignore_warning)
-    leases = table.peek(problems=[]).leases
-    leased = {lease.id for lease in leases} | {lease.container for lease in leases}
-    findings = []
-    for container in client.within(QUESTION_S).launched():
-        if not container.holds or not container.uuids:
-            continue
-        if leased & {container.lease_id, container.id}:
-            continue
-        name = container.name
-        text = f"container {name} has {gpus_text(len(container.uuids))} and no lease"
-        hint = f"'{program} stop {name}', then 'gpulaunch {program} start {name}'"
-        findings.append(Finding("containers", "problem", text, hint))
-    return findings
 
 
 def _check_overlaps(settings: Options, machine: Machine) -> list[Finding]:

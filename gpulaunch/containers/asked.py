@@ -9,9 +9,8 @@ from gpulaunch.records import Record
 OTHER_MAKERS = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
 """Device files of GPUs and accelerators that are not NVIDIA's."""
 
-_OTHER_LISTS = frozenset(
-    {"AMD_VISIBLE_DEVICES", "AWS_NEURON_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"}
-)
+_OTHER_MAKERS = ("AMD", "ASCEND", "AWS_NEURON", "HABANA")
+_OTHER_LISTS = frozenset(f"{maker}_VISIBLE_DEVICES" for maker in _OTHER_MAKERS)
 """Variables with the GPUs of a container, for other makers' runtimes."""
 
 _DEVICE_FILE = "/dev/nvidia"

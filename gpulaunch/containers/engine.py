@@ -139,9 +139,6 @@ class EngineClient(Protocol):
             container_id: id of the one container that is older than the lease, or None.
         """
 
-    def launched(self) -> list[Container]:
-        """Return all containers that were made under a lease of any user."""
-
     def running(self) -> dict[str, str]:
         """Return the names of all running containers of any user, also paused ones, by id."""
 

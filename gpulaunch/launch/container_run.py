@@ -15,7 +15,7 @@ from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Door
 from gpulaunch.containers.engine import Info
-from gpulaunch.errors import GpulaunchError, TimedOutError, UsageError, call_failed, printable
+from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.container_leases import (
@@ -29,17 +29,14 @@ from gpulaunch.launch.docker_porter import DockerPorter
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.run import GpuWatch, over_limit
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.machine.find import watch_faults
 from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill, this_process
 
-if TYPE_CHECKING:  # described machines load no driver
+if TYPE_CHECKING:
     from threading import Event, Thread
-
-    from gpulaunch.launch.idle_watch import IdleWatch
-    from gpulaunch.machine.driver import FaultWatch
 
 _LOOK_S = 0.2
 
@@ -66,8 +63,7 @@ class _Watch:
         self._options, self._begins = options, begins
         self._warn, self._over, self._is_single = warn, over, is_single
         self._granted_s: float | None = None
-        self._faults: FaultWatch | None = None
-        self._idle: IdleWatch | None = None
+        self._gpus: GpuWatch | None = None
         self._status, self._was_late = 0, False
         self._sharing: tuple[Event, Thread] | None = None
 
@@ -77,35 +73,29 @@ class _Watch:
 
         def granted_and_watched(acquired: AcquiredContainer) -> None:
             granted(acquired)
-            if acquired.grant.exclusive_reason:
-                self._warn(f"not shared: {acquired.grant.exclusive_reason}")
             self._granted_s = self._granted_s or time.monotonic()
             if self._is_single:
-                self._watch(launch, acquired, callbacks)
+                table = open_table_of(launch, self._warn)
+                self._gpus = GpuWatch(launch, table, acquired, callbacks)
+                self._watch_sharing(launch, acquired)
 
         return callbacks, granted_and_watched
 
-    def _watch(self, launch: Launch, acquired: AcquiredContainer, callbacks: Callbacks) -> None:
-        table, lease = open_table_of(launch, self._warn), acquired.lease
-        self._faults = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
-        if launch.machine.key is None and launch.idle_after_s is not None:
-            from gpulaunch.launch.idle_watch import IdleWatch  # late: nothing to watch elsewhere
+    def _watch_sharing(self, launch: Launch, acquired: AcquiredContainer) -> None:
+        """Watch in another thread whether a container that shares its GPUs does so by MPS."""
+        membership = acquired.holder.membership
+        if membership is None:
+            return
+        from threading import Event, Thread  # late: few containers share
 
-            limits = launch.idle_after_s, launch.idle_limit_s
-            self._idle = IdleWatch(
-                launch.machine, table, lease, acquired.record, limits, callbacks.idle
-            )
-        if membership := acquired.holder.membership:
-            from threading import Event, Thread  # late: few containers share
+        ended, pids = Event(), acquired.holder.companion.followed.pids
 
-            ended, pids = Event(), acquired.holder.companion.followed.pids
+        def wait(limit_s: float | None) -> int | None:
+            return self._status if ended.wait(limit_s) else None
 
-            def wait(limit_s: float | None) -> int | None:
-                return self._status if ended.wait(limit_s) else None
-
-            rest = (wait, None, launch.machine, lease.uuids, self._warn, pids)
-            self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
-            self._sharing[1].start()
+        rest = (wait, None, launch.machine, acquired.lease.uuids, self._warn, pids)
+        self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
+        self._sharing[1].start()
 
     def run_to_end(self, job: Job, leases: ContainerLeases) -> int:
         """Wait for the client, end it if it takes too long, and tell of its end.
@@ -125,10 +115,8 @@ class _Watch:
             ended.set()
             watcher.join()
         self._over(status)
-        for text in self._faults.told(failed=status != 0) if self._faults else ():
-            self._warn(text)
-        if self._idle and self._idle.strayed:
-            self._warn(f"the job computed {self._idle.strayed}")
+        if self._gpus:
+            self._gpus.tell(status)
         return status
 
     def _wait_for(self, job: Job) -> int | None:
@@ -155,18 +143,11 @@ class _Watch:
         return bool(limit_s and since_s) and time.monotonic() - (since_s or 0) >= (limit_s or 0)
 
     def raise_if_over(self) -> None:
-        """Raise the error of a client that was ended for its time.
-
-        Raises:
-            TimedOutError: it was idle or ran for too long.
-        """
-        if self._idle and self._idle.limit_is_over:
-            raise TimedOutError(
-                "the job was ended, as the setting idle_limit asks: its GPUs were idle"
-            )
+        """Raise the error of a client that was ended for its time; see GpuWatch."""
+        if self._gpus:
+            self._gpus.raise_if_idle()
         if self._was_late:
-            limit = format_duration(self._options.time_limit or 0)
-            raise TimedOutError(f"the job ran longer than its limit of {limit}")
+            raise over_limit(self._options.time_limit or 0)
 
 
 def run_docker(

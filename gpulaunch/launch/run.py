@@ -1,7 +1,7 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import TimedOutError
@@ -15,7 +15,6 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import watch_faults
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.launch.idle_watch import IdleWatch
     from gpulaunch.launch.process_keeper import ProcessKeeper
     from gpulaunch.leases.share import Share
 
@@ -54,40 +53,69 @@ def run(
     acquired = acquire(launch, table, callbacks, prepare)
     if not isinstance(acquired, Acquired):
         return acquired
-    keeper = acquired.holder
+    keeper, watch = acquired.holder, None
     try:
         granted(acquired)
-        if acquired.grant.exclusive_reason:
-            callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, acquired.grant)
-        watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
-        idle_watch = _watch_idleness(launch, table, acquired, callbacks)
+        watch = GpuWatch(launch, table, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
             status = keeper.end()
         ended(status)
-        for line in watch.told(failed=status != 0) if watch else ():
-            table.warn(line)
-        if idle_watch and idle_watch.strayed:
-            table.warn(f"the job computed {idle_watch.strayed}")
+        watch.tell(status)
     finally:  # also if a callback or the job's start fails
         keeper.release(acquired.lease)
-    if idle_watch and idle_watch.limit_is_over:
-        raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
+    watch.raise_if_idle()
     if not in_time:
-        limit = format_duration(launch.time_limit_s or 0)
-        raise TimedOutError(f"the job ran longer than its limit of {limit}")
+        raise over_limit(launch.time_limit_s or 0)
     return status
 
 
-def _watch_idleness(
-    launch: Launch, table: Table, acquired: "Acquired[ProcessKeeper]", callbacks: Callbacks
-) -> "IdleWatch | None":
-    """Watch the use of the GPUs if they are this machine's own."""
-    if launch.machine.key or launch.idle_after_s is None:
-        return None
-    from gpulaunch.launch.idle_watch import IdleWatch  # late: nothing to watch on described ones
+def over_limit(limit_s: float) -> TimedOutError:
+    """Return the error of a job that has run into its limit, in seconds."""
+    return TimedOutError(f"the job ran longer than its limit of {format_duration(limit_s)}")
 
-    limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
-    return IdleWatch(launch.machine, table, lease, acquired.record, limits, callbacks.idle)
+
+class GpuWatch:
+    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays.
+
+    Args:
+        launch: the launch.
+        table: the allocation table.
+        acquired: its lease.
+        callbacks: functions to call.
+    """
+
+    def __init__(
+        self, launch: Launch, table: Table, acquired: Acquired[Any], callbacks: Callbacks
+    ) -> None:
+        self._warn, self._idle = table.warn, None
+        if acquired.grant.exclusive_reason:
+            callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
+        self._faults = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
+        if launch.machine.key is None and launch.idle_after_s is not None:
+            from gpulaunch.launch.idle_watch import IdleWatch  # late: not on described machines
+
+            limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
+            self._idle = IdleWatch(
+                launch.machine, table, lease, acquired.record, limits, callbacks.idle
+            )
+
+    def tell(self, status: int) -> None:
+        """Warn of what was seen, now that the job has ended with a wait status."""
+        for line in self._faults.told(failed=status != 0) if self._faults else ():
+            self._warn(line)
+        if self._idle and self._idle.strayed:
+            self._warn(f"the job computed {self._idle.strayed}")
+
+    def raise_if_idle(self) -> None:
+        """Raise the error of a job that was ended because its GPUs were idle.
+
+        Raises:
+            TimedOutError: it was.
+        """
+        if self._idle and self._idle.limit_is_over:
+            raise TimedOutError(
+                "the job was ended, as the setting idle_limit asks: its GPUs were idle"
+            )

@@ -131,10 +131,6 @@ class DockerClient:
         # Others are containers of images that are gone.
         return sorted(found, key=lambda container: container.created_at)[:1]
 
-    def launched(self) -> list[Container]:
-        """Return all containers that were made under a lease of any user."""
-        return [container for container in self._find_labelled(LEASE_LABEL) if container.lease_id]
-
     def of_project(self, project: str) -> dict[str, str]:
         """Return the leases that the containers of a project of compose were made under, by id."""
         query = percent_encode(json.dumps({"label": [LEASE_LABEL, f"{PROJECT_LABEL}={project}"]}))

@@ -110,11 +110,6 @@ class PodmanClient:
         self.seen = found
         return [one.container for one in found]
 
-    def launched(self) -> list[Container]:
-        """Return all containers of this store that were made under a lease."""
-        found = (one.container for one in self._find_labelled(LEASE_LABEL))
-        return [container for container in found if container.lease_id]
-
     def running(self) -> dict[str, str]:
         """Return the names of this store's running containers by their ids."""
         running = ("--filter", "status=running", "--filter", "status=paused")
