@@ -106,15 +106,14 @@ class EngineClient(Protocol):
     Whatever the engine answers, only the errors named here are raised: the answer may come from
     another user's program. Each method raises NoAnswerError if the engine does not answer, and
     FailedError if it fails.
+
+    Attributes:
+        title: kind of engine, for messages.
+        address: address of the engine, for messages.
     """
 
-    @property
-    def title(self) -> str:
-        """Kind of engine, for messages."""
-
-    @property
-    def address(self) -> str:
-        """Address of the engine, for messages."""
+    title: str
+    address: str
 
     def exists(self) -> bool:
         """Return whether there is something at the address."""
@@ -179,31 +178,23 @@ class EngineClient(Protocol):
 
 
 class ContainerEngine(Protocol):
-    """A program that runs containers: its ways for GPUs, and its addresses."""
+    """A program that runs containers: its ways for GPUs, and its addresses.
 
-    @property
-    def title(self) -> str:
-        """Name of the engine in messages, such as Docker Engine."""
+    Attributes:
+        title: name of the engine in messages, such as Docker Engine.
+        program: name of its client.
+        id_prefix: start of its engines' ids, which no other engine's ids have; "" if it has none.
+        cannot_share: reason why its containers cannot share GPUs through MPS, or None if they can.
+        address_variable: environment variable that gives its client the engine's address.
+        ways: the members of WAYS that it can have.
+    """
 
-    @property
-    def program(self) -> str:
-        """Name of its client."""
-
-    @property
-    def id_prefix(self) -> str:
-        """Start of its engines' ids, which no other engine's ids have; "" if it has none."""
-
-    @property
-    def cannot_share(self) -> str | None:
-        """Reason why its containers cannot share GPUs through MPS, or None if they can."""
-
-    @property
-    def address_variable(self) -> str:
-        """Environment variable that gives its client the engine's address."""
-
-    @property
-    def ways(self) -> frozenset[str]:
-        """The members of WAYS that it can have."""
+    title: str
+    program: str
+    id_prefix: str
+    cannot_share: str | None
+    address_variable: str
+    ways: frozenset[str]
 
     def offer_of(self, info: Info, topology: Topology) -> Offer:
         """Return the ways by which an engine can give a machine's GPUs to its containers."""

@@ -274,13 +274,6 @@ class ContainerLeases:
         acquired.holder.is_handed_over = True
 
 
-if TYPE_CHECKING:  # few containers share
-    from gpulaunch.leases.share import Share
-    from gpulaunch.sharing.membership import Membership
-
-_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
-
-
 def _await_release(path: str) -> None:
     """Wait until a companion has released a lease; it is about to."""
     deadline = time.monotonic() + _ENDING_S

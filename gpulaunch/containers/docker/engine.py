@@ -28,7 +28,7 @@ class Docker:
 
     title, program = TITLE, "docker"
     id_prefix = ""
-    cannot_share = None
+    cannot_share: str | None = None
     address_variable = ADDRESS_VARIABLE
     ways = frozenset(WAYS)
 

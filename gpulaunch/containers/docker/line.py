@@ -7,9 +7,10 @@ All else is read by docker's client. The options before the subcommand are those
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET
+from gpulaunch.containers.flags import Flag, read_flags
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.records import Record
 
@@ -41,8 +42,7 @@ class DockerLine(Record):
     Attributes:
         argv: it, with docker itself as the program.
         alias: name by which it was called if that is another one, such as nvidia-docker.
-        options: options before the subcommand, each with its value; "" for none.
-        kept: words before the subcommand that do not name the engine.
+        options: flags before the subcommand.
         rest: words from the subcommand on.
         word: what is to be done, such as "run", or "compose up"; "" if nothing is made or started.
         words_end: index in rest of the word that says so.
@@ -50,8 +50,7 @@ class DockerLine(Record):
 
     argv: tuple[str, ...]
     alias: str | None
-    options: tuple[tuple[str, str], ...]
-    kept: tuple[str, ...]
+    options: tuple[Flag, ...]
     rest: tuple[str, ...]
     word: str
     words_end: int
@@ -69,7 +68,9 @@ class DockerLine(Record):
     @property
     def argv_at_door(self) -> tuple[str, ...]:
         """The command line without options that would go past a door."""
-        return (self.argv[0], *self.kept, *self.rest)
+        named = [flag for flag in self.options if flag.name in _OF_ADDRESS]
+        dropped = {at for flag in named for at in range(flag.begin, flag.end)}
+        return tuple(word for at, word in enumerate(self.argv) if at not in dropped)
 
     @property
     def without_secrets(self) -> tuple[str, ...]:
@@ -83,7 +84,8 @@ class DockerLine(Record):
 
     def option(self, *names: str) -> str | None:
         """Return the value of an option before the subcommand; the last one counts."""
-        return next((value for name, value in reversed(self.options) if name in names), None)
+        found = [flag.value or "" for flag in self.options if flag.name in names]
+        return found[-1] if found else None
 
 
 def read_line(argv: Sequence[str]) -> DockerLine:
@@ -94,35 +96,10 @@ def read_line(argv: Sequence[str]) -> DockerLine:
     """
     alias = os.path.basename(argv[0])
     argv = (argv[0] if alias == "docker" else "docker", *argv[1:])
-    options: list[tuple[str, str]] = []
-    kept: list[str] = []
-    at = 1
-    for name, value, begin, end in _flags(argv, 1, _VALUED):
-        options.append((name, value))
-        kept += [] if name in _OF_ADDRESS else argv[begin:end]
-        at = end
-    rest = argv[at:]
+    options = tuple(read_flags(argv, 1, _VALUED))
+    rest = argv[options[-1].end if options else 1 :]
     word, words_end = _find_word(rest)
-    alias_of = None if alias == "docker" else alias
-    return DockerLine(argv, alias_of, tuple(options), tuple(kept), rest, word, words_end)
-
-
-def _flags(
-    words: Sequence[str], at: int, valued: frozenset[str]
-) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the flags up to the first other word: name, value, begin and end of each."""
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-        name, equals, value = words[at].partition("=")
-        end = at + 1
-        if not name.startswith("--"):  # -Dc NAME, -cNAME
-            short = next((i for i, c in enumerate(name[1:], 1) if f"-{c}" in valued), 0)
-            joined = words[at][short + 1 :].removeprefix("=") if short else ""
-            name, value = f"-{name[short]}" if short else name, joined
-            equals = joined
-        if not equals and name in valued:
-            value, end = (words[at + 1] if at + 1 < len(words) else ""), at + 2
-        yield name, value, at, end
-        at = end
+    return DockerLine(argv, None if alias == "docker" else alias, options, rest, word, words_end)
 
 
 def _find_word(rest: Sequence[str]) -> tuple[str, int]:
@@ -135,7 +112,7 @@ def _find_word(rest: Sequence[str]) -> tuple[str, int]:
     if first == "container" and second in _MAKES:
         return second, 1
     if first == "compose":
-        at = max((end for *_, end in _flags(rest, 1, _OF_COMPOSE)), default=1)
+        at = max((flag.end for flag in read_flags(rest, 1, _OF_COMPOSE)), default=1)
         if at < len(rest) and rest[at] in _COMPOSE_MAKES:
             return f"compose {rest[at]}", at
     return "", 0

@@ -27,7 +27,7 @@ class Podman:
     title, program = TITLE, "podman"
     id_prefix = ID_PREFIX
     address_variable = "CONTAINERS_STORAGE_CONF"
-    cannot_share = "podman's containers do not share GPUs yet"
+    cannot_share: str | None = "podman's containers do not share GPUs yet"
     ways = frozenset({"cdi"})
 
     def offer_of(self, info: "Info", topology: "Topology") -> Offer:

@@ -12,7 +12,8 @@ from gpulaunch.containers.asked import (
     is_gpu_device,
     without_kinds,
 )
-from gpulaunch.containers.podman.command import Flag, PodmanCommand
+from gpulaunch.containers.flags import Flag
+from gpulaunch.containers.podman.command import PodmanCommand
 from gpulaunch.containers.ways import VISIBLE
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.drivers import DRIVERS
@@ -49,7 +50,9 @@ def asked_gpus(command: PodmanCommand, environment: Mapping[str, str]) -> Asked 
         UsageError: the flags contradict each other.
     """
     lists = command.values("--gpus")
-    devices = [value for value in command.values("--device") if _names_gpu(value)]
+    devices = [
+        value for value in command.values("--device") if any(map(is_gpu_device, value.split(",")))
+    ]
     text = " ".join(
         [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
     )
@@ -70,10 +73,6 @@ def asked_gpus(command: PodmanCommand, environment: Mapping[str, str]) -> Asked 
     container = asked_container(command)
     mounts = command.values("-v", "--volume")
     return asked_by_files(container.files) or asked_of_other_maker(container, mounts)
-
-
-def _names_gpu(devices: str) -> bool:
-    return any(map(is_gpu_device, devices.split(",")))
 
 
 def _is_gpus_only(devices: str) -> bool:

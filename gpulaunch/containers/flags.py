@@ -1,0 +1,62 @@
+"""Flags of docker's and podman's command lines, which Go's pflag reads in both."""
+# pure: decides on plain values
+
+from collections.abc import Collection, Iterator, Sequence
+
+from gpulaunch.records import Record
+
+_YES = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+
+
+class Flag(Record):
+    """One flag as it was given.
+
+    Attributes:
+        name: name with its dashes, such as --gpus or -e.
+        value: value of the flag; None without one.
+        begin: index of the flag's word.
+        end: index after its last word.
+    """
+
+    name: str
+    value: str | None
+    begin: int
+    end: int
+
+    @property
+    def is_on(self) -> bool:
+        """True if a switch is set; its value is read as by Go's strconv.ParseBool."""
+        return self.value is None or self.value in _YES
+
+
+def read_flags(words: Sequence[str], at: int, valued: Collection[str]) -> Iterator[Flag]:
+    """Yield the flags up to the first other word; those in a word such as -itv one by one.
+
+    Args:
+        words: the command line.
+        at: index of the first word to read.
+        valued: flags that always take a value, joined or as the next word.
+    """
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+        found, end = _in_word(words[at], valued), at + 1
+        name, value = found[-1]
+        if value is None and name in valued and end < len(words):
+            found[-1], end = (name, words[end]), end + 1
+        yield from (Flag(name, value, at, end) for name, value in found)
+        at = end
+
+
+def _in_word(word: str, valued: Collection[str]) -> list[tuple[str, str | None]]:
+    """Return the flags in a word, each with the value that is joined to it."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return [(name, value if equals else None)]
+    found: list[tuple[str, str | None]] = []
+    for at, letter in enumerate(word[1:], 2):
+        name, rest = f"-{letter}", word[at:]
+        if rest.startswith("=") and len(rest) > 1:
+            return [*found, (name, rest[1:])]
+        found.append((name, (rest or None) if name in valued else None))
+        if name in valued:
+            break
+    return found
