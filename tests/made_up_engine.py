@@ -3,37 +3,12 @@
 Its client answers from lists.
 """
 
-import os
-
 from gpulaunch.containers.engine import Info
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.topology import Topology
 
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
-
-
-class Happenings:
-    """Events that are told at once, from a list."""
-
-    patience_s = float("inf")
-
-    def __init__(self, actions: list[str]) -> None:
-        self._actions = actions
-        self._fd = os.open("/dev/zero", os.O_RDONLY)  # always readable
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def actions(self, _wait_s: float) -> list[str]:
-        told, self._actions = self._actions, []
-        return told
-
-    def all(self) -> list[str]:
-        return self.actions(0)
-
-    def close(self) -> None:
-        os.close(self._fd)
 
 
 class Boxes:
@@ -74,8 +49,8 @@ class Boxes:
     def running(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 
-    def events(self, *_: object, **__: object) -> Happenings:
-        return Happenings(["die", "destroy"])
+    def actions(self, *_: object) -> list[str]:
+        return ["destroy"]
 
     def pids(self, _container: Container) -> set[int]:
         return set()

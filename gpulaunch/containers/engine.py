@@ -66,40 +66,6 @@ class Image(Record):
     variables: Mapping[str, str]
 
 
-class Events(Protocol):
-    """A stream of the events of containers."""
-
-    @property
-    def patience_s(self) -> float:
-        """Longest time in seconds to poll for, since the stream may miss something."""
-
-    def fileno(self) -> int:
-        """Return a descriptor to poll: it is readable when there is something new."""
-
-    def actions(self, wait_s: float) -> list[str] | None:
-        """Return the actions since the last call; None once the stream has ended.
-
-        Args:
-            wait_s: longest wait in seconds if there is nothing yet.
-
-        Returns:
-            Docker's words, of which create, start, kill, stop, die and destroy count.
-
-        Raises:
-            NoAnswerError: the engine sends no events.
-        """
-
-    def all(self) -> list[str]:
-        """Return every action up to the end of the stream.
-
-        Raises:
-            NoAnswerError: the stream does not end.
-        """
-
-    def close(self) -> None:
-        """Close the stream."""
-
-
 class EngineClient(Protocol):
     """A client of one engine of this machine.
 
@@ -141,16 +107,16 @@ class EngineClient(Protocol):
     def running(self) -> dict[str, str]:
         """Return the names of all running containers of any user, also paused ones, by id."""
 
-    def events(
-        self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
-    ) -> Events:
-        """Open a stream of the events of the containers that containers_of() returns.
+    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
+        """Return what has happened to the containers that containers_of() returns, in order.
 
         Args:
             lease_id: id of the lease.
             container_id: id of a container, or None.
             since_s: time of the first event wanted, in seconds since 1970.
-            until_s: time of the last event wanted, in seconds since 1970; None for no end.
+
+        Returns:
+            Docker's words, of which start, kill, stop and destroy count; None if nobody keeps them.
         """
 
     def pids(self, container: Container) -> set[int]:

@@ -44,6 +44,7 @@ class Container(Record):
         given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted.
         sees_all: whether its flags said all GPUs, which says nothing of their use.
         pid: pid of its first process, as the host counts; 0 if it does not run.
+        watched: pids of the processes whose end changes its state.
         service: project and service of compose, as PROJECT/SERVICE; None for a container of its
             own.
     """
@@ -61,6 +62,7 @@ class Container(Record):
     given: tuple[str, ...] = ()
     sees_all: bool = False
     pid: int = 0
+    watched: frozenset[int] = frozenset()
     service: str | None = None
 
     @property

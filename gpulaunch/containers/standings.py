@@ -8,14 +8,13 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import chain
 
 from gpulaunch.containers.engine import (
     ANSWER_S,
     QUESTION_S,
     EngineClient,
-    Events,
     ForbiddenError,
     NoAnswerError,
 )
@@ -24,7 +23,7 @@ from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import state_of
+from gpulaunch.process.system import runs, state_of
 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
@@ -33,11 +32,10 @@ START_FOLLOWS_S = 2.0
 """Seconds after "stop" within which "start" follows for docker restart."""
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_LONGEST_SLEEP_S = 86400.0
-_LOOK_AGAIN_S = 1.0
-_LOOK_FOR_START_S = 1.0
-_LONGEST_LOOK_FOR_START_S = 60.0
-_OVERLAP_S = 1.0  # an event that is reported twice does no harm, a missed one would
+_LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
+_LOOK_AGAIN_S = 0.1
+_LOOK_S = 0.05
+_LONGEST_LOOK_S = 3.0
 
 _Asked = dict[tuple[str, str], tuple[EngineClient, str | FailedError]]
 """Engines by title and address: a client with a limit for all its answers together, and the
@@ -133,16 +131,14 @@ class Followed:
         self._seen = False
         self._ended_by_us = False
         self._failures = 0
-        self._look_s = _LOOK_FOR_START_S
+        self._look_s = _LOOK_S
 
     def has_ended(self) -> bool:
         """Return whether the containers, too, have ended for good; False if unsure."""
         try:
             found = self._client.within(ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
-                return not found or self._wait_by_events(
-                    None, time.monotonic() + 2 * STOP_FOLLOWS_S
-                )
+                return not found or self._wait_for_end(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
         except FailedError:
             pass
         return False
@@ -205,7 +201,7 @@ class Followed:
                 if overdue_s is not None and time.monotonic() >= overdue_s:
                     end()
                     overdue_s = None
-                if self._wait_by_events(command, overdue_s):
+                if self._wait_for_end(command, overdue_s):
                     return
             except FailedError:
                 if is_pointless():
@@ -221,100 +217,87 @@ class Followed:
         self._seen = self._seen or bool(found)
         return [container for container in found if container.holds]
 
-    def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
+    def _wait_for_end(self, command: Process | None, deadline_s: float | None) -> bool:
         """Wait until all has ended and return True, or return False at the deadline.
 
         Raises:
-            FailedError: the engine does not answer any more.
+            FailedError: the engine does not answer.
         """
-        began_s = time.time()
-        with closing(self._client.events(*self._of, self._since_s, began_s)) as history:
-            actions = _since_start(history.all())
-        with closing(self._client.events(*self._of, began_s - _OVERLAP_S)) as events:
-            last_s = time.monotonic()
-            while True:
-                if command and not state_of(command):
-                    command, last_s = None, time.monotonic()
-                holders = self._holders()
-                self._failures = 0
-                wait_s = self._pause_s(holders, command, actions, last_s)
-                is_over = wait_s <= 0
-                if deadline_s is not None and not is_over:
-                    wait_s = min(wait_s, deadline_s - time.monotonic())
-                    if wait_s <= 0:
-                        return False
-                _sleep_until_event(events, command, max(0.0, wait_s))
-                new = events.actions(0)
-                if new is None:
-                    gone = f"the {self._client.title} at {self._client.address} has gone"
-                    raise NoAnswerError(gone)
-                # A restart that began after the last events were read looks like an end.
-                if is_over and not new:
+        ended_s = time.monotonic()  # or later, as far as is known
+        while True:
+            if command and not state_of(command):
+                command, ended_s = None, time.monotonic()
+            holders = self._holders()
+            self._failures = 0
+            wait_s = self._pause_s(holders, command, ended_s)
+            if wait_s <= 0:
+                # A container may have been started between two answers.
+                if self._holders() == holders:
                     return True
-                if new:
-                    last_s = time.monotonic()
-                actions = _since_start(actions + new)
+                continue
+            if deadline_s is not None:
+                wait_s = min(wait_s, deadline_s - time.monotonic())
+                if wait_s <= 0:
+                    return False
+            _sleep_until_end(holders, command, wait_s)
+            if any(container.state != "created" for container in holders):
+                ended_s = time.monotonic()
 
-    def _pause_s(
-        self,
-        holders: list[Container],
-        command: Process | None,
-        actions: list[str],
-        last_s: float,
-    ) -> float:
-        """Return the seconds until the next look without an event; 0 or less if all has ended.
+    def _pause_s(self, holders: list[Container], command: Process | None, ended_s: float) -> float:
+        """Return the seconds until the next look; 0 or less if all has ended.
 
         Args:
             holders: containers that hold their GPUs.
             command: the client command, or None once it has ended.
-            actions: actions since the last start.
-            last_s: when the last of them came, or the command ended, on the monotonic clock.
+            ended_s: when the last of all that has ended was seen to, on the monotonic clock.
         """
-        made = [container for container in holders if container.state == "created"]
-        settling_s = _settling_s(actions)
-        if made and made == holders and not command and not self._keeps_made:
+        settled_s = ended_s - time.monotonic()
+        if not command and not self._keeps_made and {one.state for one in holders} == {"created"}:
             # The command may have asked for a start at its end.
-            made, holders, settling_s = [], [], START_FOLLOWS_S
-        if made:  # no event tells of a start that fails
-            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_FOR_START_S)
-            return self._look_s / 2
-        if holders or (command and not (self._seen and self._beside_others)):
-            return _LONGEST_SLEEP_S
-        return (last_s if self._ended_by_us else last_s + settling_s) - time.monotonic()
+            return settled_s + START_FOLLOWS_S
+        follows = command and not (self._seen and self._beside_others)
+        if holders or follows:
+            has_processes = all(any(map(runs, container.watched)) for container in holders)
+            if has_processes and (holders or not self._beside_others):
+                self._look_s = _LOOK_S
+                return _LONGEST_SLEEP_S
+            # No process tells of a container's start, or of the end of one that does not run.
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+            return self._look_s
+        if self._ended_by_us:
+            return settled_s
+        return settled_s + _settling_s(self._client.actions(*self._of, self._since_s))
 
 
-def _since_start(actions: list[str]) -> list[str]:
-    """Return the actions since the last start of a container."""
-    return actions[max((at for at, action in enumerate(actions) if action == "start"), default=0) :]
-
-
-def _settling_s(actions: Sequence[str]) -> float:
-    """Return how long after the last event docker restart may still start a container, in seconds.
+def _settling_s(actions: Sequence[str] | None) -> float:
+    """Return how long after its end docker restart may still start a container, in seconds.
 
     Args:
-        actions: actions since the last start.
+        actions: what has happened to it; None if nobody knows.
     """
-    if "destroy" in actions:
-        return 0.0
-    if "stop" in actions:
+    if actions is None:
         return START_FOLLOWS_S
-    return STOP_FOLLOWS_S if "kill" in actions else 0.0
+    begun = max((at for at, action in enumerate(actions) if action == "start"), default=0)
+    last = actions[begun:]
+    if "destroy" in last:
+        return 0.0
+    if "stop" in last:
+        return START_FOLLOWS_S
+    return STOP_FOLLOWS_S if "kill" in last else 0.0
 
 
-def _sleep_until_event(events: Events, command: Process | None, wait_s: float) -> None:
-    """Sleep until an event comes, the command ends, or the time is up."""
-    poll = select.poll()
-    poll.register(events.fileno(), select.POLLIN)
-    wait_s = min(wait_s, events.patience_s)
-    pidfd = None
-    if command:
-        try:
-            pidfd = os.pidfd_open(command.pid)
-            poll.register(pidfd, select.POLLIN)
-        except OSError:  # it has ended, or no descriptor is left
-            wait_s = min(wait_s, _LOOK_AGAIN_S)
+def _sleep_until_end(holders: list[Container], command: Process | None, wait_s: float) -> None:
+    """Sleep until a process of the containers or the command ends, or the time is up."""
+    pids = [pid for container in holders for pid in container.watched if runs(pid)]
+    poll, pidfds = select.poll(), []
     try:
+        for pid in [*pids, command.pid] if command else pids:
+            try:
+                pidfds.append(os.pidfd_open(pid))
+                poll.register(pidfds[-1], select.POLLIN)
+            except OSError:  # it has ended, or no descriptor is left
+                wait_s = min(wait_s, _LOOK_AGAIN_S)
         poll.poll(wait_s * 1000)
     finally:
-        if pidfd is not None:
+        for pidfd in pidfds:
             os.close(pidfd)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
-from gpulaunch.process.system import open_pid, reaction, stat_fields, variable_of
+from gpulaunch.process.system import open_pid, reaction, runs, variable_of
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""
@@ -79,7 +79,7 @@ def family(spared: Collection[int] = ()) -> set[int]:
                 pid,
                 *(process.pid for process in psutil.Process(pid).children(recursive=True)),
             }
-    return {pid for pid in found if stat_fields(pid)[:1] not in ([], ["Z"])}
+    return set(filter(runs, found))
 
 
 def _children() -> set[int] | None:
@@ -175,10 +175,10 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
 def wait_for_all(pids: Iterable[int], timeout_s: float) -> None:
     """Return when all of the processes have ended, or the time is up."""
     deadline = time.monotonic() + timeout_s
-    left = {pid for pid in pids if stat_fields(pid)[:1] not in ([], ["Z"])}
+    left = set(filter(runs, pids))
     while left and (left_s := deadline - time.monotonic()) > 0:
         wait_for_one(left, left_s)
-        left = {pid for pid in left if stat_fields(pid)[:1] not in ([], ["Z"])}
+        left = set(filter(runs, left))
 
 
 def _send(pid: int, number: int) -> None:

@@ -188,6 +188,11 @@ def state_of(process: Process) -> str:
     return fields[0] if same and fields[0] not in "ZX" else ""
 
 
+def runs(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])
+
+
 def open_process(process: Process) -> int | None:
     """Return a descriptor that polls as readable once a process has ended; None if it has ended.
 

@@ -83,11 +83,12 @@ def test_which_states_hold_gpus(
             "RestartCount": 0,
             "HostConfig": {"RestartPolicy": {"Name": policy, "MaximumRetryCount": 0}},
             "Config": made_with,
-            "State": {**state, "FinishedAt": "x"},
-        }
+            "State": {**state, "FinishedAt": "2026-11-23T07:35:00Z"},
+        },
+        now_s=1795419302.0,
     )
-    assert (found.container.holds, found.pids) == (holds, {4, 5})
-    assert (found.container.given, found.container.sees_all) == (("2",), False)
+    assert (found.holds, found.watched) == (holds, {4, 5})
+    assert (found.given, found.sees_all) == (("2",), False)
 
 
 def help_flags(*command: str) -> dict[str, str]:

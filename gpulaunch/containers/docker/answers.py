@@ -39,7 +39,8 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         shares=SHARE_LABEL in labels,
         given=() if "all" in given else given,
         sees_all="all" in given,
-        pid=_checked_pid(state.get("Pid")),
+        pid=(pid := checked_pid(state.get("Pid"))),
+        watched=frozenset({pid} - {0}),
         service=service_of(labels),
     )
 
@@ -97,7 +98,7 @@ def _gpu_names(devices: str) -> list[str]:
     return [name for name in without_kinds(devices) if "=" not in name and name not in nothing]
 
 
-def _checked_pid(value: object) -> int:
+def checked_pid(value: object) -> int:
     """Return a number that can be a pid; 0 for any other value."""
     return value if isinstance(value, int) and 0 < value <= _LARGEST_PID else 0
 

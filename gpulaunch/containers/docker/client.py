@@ -1,8 +1,7 @@
 """A client of this machine's Docker Engine over its Unix socket.
 
-Requests are HTTP/1.0, so every answer ends with its connection, and a stream of events is lines
-until then. The Docker SDK for Python could do this too, but importing it takes longer than a whole
-launch (docs/decisions/docker.md).
+Requests are HTTP/1.0, so every answer ends with its connection. The Docker SDK for Python could do
+this too, but importing it takes longer than a whole launch (docs/decisions/docker.md).
 """
 
 import json
@@ -12,7 +11,7 @@ import time
 
 # `import socket` makes enums of all its constants: half of what asking an engine costs a launch.
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
@@ -44,8 +43,8 @@ T = TypeVar("T")
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]
-"""Events after which a container may have begun or ceased to hold its GPUs."""
+_DECISIVE = ["destroy", "kill", "start", "stop"]
+"""Events that tell an end from a restart."""
 
 
 class _NotFoundError(FailedError):
@@ -150,21 +149,17 @@ class DockerClient:
         wanted = [one for one in ids if only in (None, one)]
         return [container for container in map(self.container, wanted) if container]
 
-    def events(
-        self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
-    ) -> "DockerEvents":
-        """Open a stream of the events of a lease's containers."""
+    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str]:
+        """Return what has happened to a lease's containers."""
         of = (
             {"label": [f"{LEASE_LABEL}={lease_id}"]}
             if container_id is None
             else {"container": [container_id]}
         )
-        query = (
-            f"since={since_s:.6f}&filters={percent_encode(json.dumps({**of, 'event': _DECISIVE}))}"
-        )
-        if until_s is not None:
-            query += f"&until={until_s:.6f}"
-        return DockerEvents(self._request("GET", f"/events?{query}", None), self.address)
+        filters = percent_encode(json.dumps({**of, "event": _DECISIVE}))
+        query = f"since={since_s:.6f}&until={time.time():.6f}&filters={filters}"
+        lines = self._send("GET", f"/events?{query}").splitlines()
+        return [self._parse(line, lambda event: str(event["Action"])) for line in lines if line]
 
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
@@ -297,70 +292,6 @@ class DockerClient:
         if isinstance(problem, TimeoutError):
             kind, reason = LateError, f"no answer in {round(self._answer_s, 1):g} s"
         return kind(f"cannot reach the Docker Engine at {self.address}: {reason}")
-
-
-class DockerEvents:
-    """A stream of an engine's events; Events documents the methods.
-
-    Args:
-        connection: connection that carries it; the request has been sent.
-        socket_path: path of the engine's socket.
-    """
-
-    patience_s = float("inf")
-
-    def __init__(self, connection: socket, socket_path: str) -> None:
-        self._connection = connection
-        self._socket_path = socket_path
-        self._data = b""
-        self._in_content = False
-
-    def fileno(self) -> int:
-        """Return a descriptor to poll: it is readable when there is something new."""
-        return self._connection.fileno()
-
-    def actions(self, wait_s: float) -> list[str] | None:
-        """Return the actions since the last call, such as ["die", "destroy"]."""
-        self._connection.settimeout(wait_s)
-        try:
-            part = self._connection.recv(_READ_BYTES)
-        except (TimeoutError, BlockingIOError):
-            return []
-        except OSError:
-            return None
-        if not part:
-            return None
-        self._data += part
-        if not self._in_content:
-            head, found, rest = self._data.partition(b"\r\n\r\n")
-            if found and head.split(b" ")[1:2] != [b"200"]:
-                raise NoAnswerError(f"the Docker Engine at {self._socket_path} tells of no events")
-            if not found:
-                return []
-            self._in_content, self._data = True, rest
-        *lines, self._data = self._data.split(b"\n")
-        return [action for line in lines if line for action in _read_action(line)]
-
-    def all(self) -> list[str]:
-        """Return every action up to the end of the stream."""
-        found: list[str] = []
-        deadline = time.monotonic() + ANSWER_S
-        while (actions := self.actions(max(0.0, deadline - time.monotonic()))) is not None:
-            found += actions
-            if time.monotonic() >= deadline:
-                raise NoAnswerError(f"the Docker Engine at {self._socket_path} tells of no events")
-        return found
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._connection.close()
-
-
-def _read_action(line: bytes) -> Iterator[str]:
-    try:
-        yield str(json.loads(line)["Action"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return
 
 
 def percent_encode(text: str) -> str:

@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.docker.answers import checked_text, parse_container
+from gpulaunch.containers.docker.answers import checked_pid, checked_text, parse_container
 from gpulaunch.containers.engine import Info
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman import ID_PREFIX
 from gpulaunch.containers.podman.command import read_command
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.errors import UsageError
-from gpulaunch.records import Record, replace
+from gpulaunch.process.system import parse_time
+from gpulaunch.records import replace
+
+RESTART_S = 4.0
+"""Seconds after a container's end within which its restart policy starts it again, if ever."""
 
 _STATES = {
     "configured": "created",
@@ -35,35 +39,31 @@ _CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _FIRST_WITH_CDI = (4, 1)
 
 
-class Inspected(Record):
-    """A container with the processes that podman says it has.
+def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
+    """Read one container in the answer of podman container inspect.
 
-    Attributes:
-        container: the container.
-        pids: its first process and its monitor, conmon; both may have ended.
-        ended_at: when it last ended, ISO 8601.
+    Args:
+        document: the answer.
+        now_s: the time, in seconds since 1970.
     """
-
-    container: Container
-    pids: frozenset[int]
-    ended_at: str
-
-
-def parse_inspected(document: Mapping[str, Any]) -> Inspected:
-    """Read one container in the answer of podman container inspect."""
     state = document["State"]
     status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
     made_by, asked = _read_creation(document["Config"])
-    container = replace(
-        parse_container({**document, "State": {**state, "Status": status}}),
+    found = parse_container({**document, "State": {**state, "Status": status}})
+    restarts = found.restarts
+    if restarts and status == "exited":
+        # A policy acts at once or, as after podman stop, never.
+        restarts = now_s - parse_time(state["FinishedAt"]).timestamp() < RESTART_S
+    pids = {checked_pid(state.get(name)) for name in ("Pid", "ConmonPid")}
+    return replace(
+        found,
         # Nothing starts a container of podman run once that is over.
         has_failed=status == "created" and made_by == "run",
+        restarts=restarts,
         given=asked.devices if asked else (),
         sees_all=asked is not None and asked.number == "all",
+        watched=frozenset(pids - {0}),
     )
-    pids = (int(state.get(name) or 0) for name in ("Pid", "ConmonPid"))
-    ended_at = checked_text(state["FinishedAt"])
-    return Inspected(container, frozenset(pid for pid in pids if pid > 0), ended_at)
 
 
 def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:

@@ -6,7 +6,6 @@ from pidfds, and podman is asked what they mean (docs/decisions/podman.md).
 
 import json
 import os
-import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,25 +17,19 @@ from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoA
 from gpulaunch.containers.life import LEASE_LABEL, Container
 from gpulaunch.containers.podman import TITLE
 from gpulaunch.containers.podman.answers import (
-    Inspected,
+    RESTART_S,
     parse_action,
     parse_info,
     parse_inspected,
 )
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.process.system import parse_time, stat_fields, user_name
+from gpulaunch.process.system import runs, user_name
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:
     from gpulaunch.containers.engine import Image, Info
 
 T = TypeVar("T")
-
-_RESTART_S = 4.0
-"""Seconds after a container's end within which its restart policy starts it again, if ever."""
-
-_PATIENCE_S = {"exited": 1.0, "created": 5.0}
-"""Seconds between two looks at a container without a process that tells of a change, by state."""
 
 _LOOK_S = 0.5
 
@@ -59,7 +52,6 @@ class PodmanClient:
     ) -> None:
         self.title = TITLE
         self.address = " ".join(program)
-        self.seen: list[Inspected] = []  # by the last containers_of, for its events
         self._program = tuple(program)
         self._user_id = user_id
         self._patience_s = ANSWER_S if altogether_s is None else altogether_s
@@ -94,21 +86,30 @@ class PodmanClient:
 
     def container(self, name: str) -> Container | None:
         """Return a container by name or id, or None; labels from its image are left out."""
-        found = self._inspect(name)
-        return found.container if found else None
+        if not name:
+            return None
+        try:
+            content = self._ask("container", "inspect", "--format", "json", "--", name)
+        except _NoSuchContainerError:
+            return None
+        found = self._parse(content, lambda answer: parse_inspected(answer[0], time.time()))
+        if found.state in ("running", "paused") and not any(map(runs, found.watched)):
+            # Its conmon was killed, and nobody told podman of the container's end.
+            found = replace(found, state="dead")
+        image = self.image(found.image_id) if found.lease_id else None
+        if image and image.labels.get(LEASE_LABEL) == found.lease_id:
+            found = replace(found, lease_id=None, uuids=(), shares=False)
+        return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
         """Return the containers of a lease."""
         if container_id is not None:
-            known = self._inspect(container_id)
-            found = [known] if known else []
-        else:
-            labelled = self._find_labelled(f"{LEASE_LABEL}={lease_id}")
-            mine = [one for one in labelled if one.container.lease_id == lease_id]
-            # Others are containers of images that are gone.
-            found = sorted(mine, key=lambda one: one.container.created_at)[:1]
-        self.seen = found
-        return [one.container for one in found]
+            known = self.container(container_id)
+            return [known] if known else []
+        labelled = self._find_labelled(f"{LEASE_LABEL}={lease_id}")
+        # Others are containers of images that are gone.
+        mine = [one for one in labelled if one.lease_id == lease_id]
+        return sorted(mine, key=lambda one: one.created_at)[:1]
 
     def running(self) -> dict[str, str]:
         """Return the names of this store's running containers by their ids."""
@@ -118,61 +119,16 @@ class PodmanClient:
             content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
         )
 
-    def _find_labelled(self, label: str) -> list[Inspected]:
+    def _find_labelled(self, label: str) -> list[Container]:
         content = self._ask(
             "ps", "--all", "--no-trunc", "--format", "json", "--filter", f"label={label}"
         )
         ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
-        return [found for found in map(self._inspect, ids) if found]
+        return [found for found in map(self.container, ids) if found]
 
-    def _inspect(self, name: str) -> Inspected | None:
-        if not name:
-            return None
-        try:
-            content = self._ask("container", "inspect", "--format", "json", "--", name)
-        except _NoSuchContainerError:
-            return None
-        found = self._parse(content, lambda answer: parse_inspected(answer[0]))
-        container = found.container
-        if container.state == "exited" and container.restarts:
-            # A policy acts at once or, as after podman stop, never.
-            ended_s = self._parse_time(found.ended_at)
-            container = replace(container, restarts=time.time() - ended_s < _RESTART_S)
-        alive = frozenset(filter(_is_alive, found.pids))
-        if container.state in ("running", "paused") and not alive:
-            # Its conmon was killed, and nobody told podman of the container's end.
-            container = replace(container, state="dead")
-        lease_id = container.lease_id
-        image = self.image(container.image_id) if lease_id else None
-        if image and image.labels.get(LEASE_LABEL) == lease_id:
-            container = replace(container, lease_id=None, uuids=(), shares=False)
-        return replace(found, container=container, pids=alive)
-
-    def events(
-        self,
-        lease_id: str,
-        container_id: str | None,
-        since_s: float,
-        until_s: float | None = None,  # noqa: ARG002  what came later does no harm
-    ) -> "PodmanEvents":
-        """Return the events of a lease's containers."""
-        of = (
-            f"label={LEASE_LABEL}={lease_id}"
-            if container_id is None
-            else f"container={container_id}"
-        )
-        return PodmanEvents(self, of, since_s)
-
-    def actions(self, of: str, since_s: float) -> dict[bytes, str] | None:
-        """Return decisive events in docker's words, by podman's line for each.
-
-        Args:
-            of: value of podman's --filter.
-            since_s: time of the first event wanted, in seconds since 1970.
-
-        Returns:
-            None if podman keeps no events, or does not show them to this user.
-        """
+    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
+        """Return what has happened; None if podman keeps no events, or hides them."""
+        of = f"container={container_id}" if container_id else f"label={LEASE_LABEL}={lease_id}"
         since = datetime.fromtimestamp(since_s, timezone.utc).isoformat().replace("+00:00", "Z")
         words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
         try:
@@ -181,8 +137,8 @@ class PodmanClient:
             raise
         except FailedError:
             return None
-        found = {line: self._parse(line, parse_action) for line in lines if line.strip()}
-        return {line: action for line, action in found.items() if action}
+        found = [self._parse(line, parse_action) for line in lines if line.strip()]
+        return [action for action in found if action]
 
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
@@ -211,7 +167,7 @@ class PodmanClient:
             grace = str(round(grace_s))
             # No restart policy acts after podman stop.
             self._ask("stop", "--time", grace, container.id, answer_s=grace_s + ANSWER_S)
-            deadline = time.monotonic() + _RESTART_S + 1
+            deadline = time.monotonic() + RESTART_S + 1
             while (now := self.container(container.id)) and now.holds:
                 if time.monotonic() > deadline:
                     raise FailedError(f"{TITLE} has stopped {container.name}, but it goes on")
@@ -253,13 +209,6 @@ class PodmanClient:
         last = text.rpartition("\n")[2].removeprefix("Error: ")
         raise FailedError(f"{self.address} failed: {printable(last) or 'no reason given'}")
 
-    def _parse_time(self, text: str) -> float:
-        """Return a time in seconds since 1970."""
-        try:
-            return parse_time(text).timestamp()
-        except (ValueError, OverflowError):
-            raise self._wrong_answer_error() from None
-
     def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
         try:
             return parse(json.loads(content))
@@ -268,70 +217,3 @@ class PodmanClient:
 
     def _wrong_answer_error(self) -> FailedError:
         return FailedError(f"{self.address} gives an answer that is not podman's")
-
-
-class PodmanEvents:
-    """The ends of the processes that a client has seen last, and what podman says happened.
-
-    Args:
-        client: the client, which sees the containers.
-        of: the containers, as a value of podman's --filter.
-        since_s: time of the first event wanted, in seconds since 1970.
-    """
-
-    def __init__(self, client: PodmanClient, of: str, since_s: float) -> None:
-        self._client = client
-        self._of = of
-        self._since_s = since_s
-        self._known: dict[bytes, str] = {}
-        self._ends = select.epoll()
-        self._pidfds: list[int] = []
-
-    @property
-    def patience_s(self) -> float:
-        """Longest time in seconds until somebody should look, since no process may tell of it."""
-        silent = (
-            one.container for one in self._client.seen if one.container.holds and not one.pids
-        )
-        return min((_PATIENCE_S.get(one.state, 1.0) for one in silent), default=float("inf"))
-
-    def fileno(self) -> int:
-        """Return a descriptor to poll: it is readable when one of the processes has ended."""
-        self._forget_processes()
-        for pid in frozenset().union(*(one.pids for one in self._client.seen)):
-            with suppress(OSError):  # it has ended since, or no descriptor is left
-                pidfd = os.pidfd_open(pid)
-                self._pidfds.append(pidfd)
-                self._ends.register(pidfd, select.EPOLLIN)
-        return self._ends.fileno()
-
-    def actions(self, _wait_s: float) -> list[str] | None:
-        """Return the actions since the last call, in docker's words.
-
-        Where podman keeps no events, each end may be that of a restart, which docker calls stop.
-        """
-        found = self._client.actions(self._of, self._since_s)
-        if found is None:
-            return ["stop"] if self._ends.poll(0) else []
-        new = [action for line, action in found.items() if line not in self._known]
-        self._known = found
-        return new
-
-    def all(self) -> list[str]:
-        """Return every action so far."""
-        found = self._client.actions(self._of, self._since_s)
-        return ["stop"] if found is None else [*found.values()]
-
-    def close(self) -> None:
-        """Forget the processes."""
-        self._forget_processes()
-        self._ends.close()
-
-    def _forget_processes(self) -> None:
-        for pidfd in self._pidfds:
-            os.close(pidfd)  # which takes it out of the epoll, too
-        self._pidfds = []
-
-
-def _is_alive(pid: int) -> bool:
-    return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])
