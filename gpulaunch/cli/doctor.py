@@ -20,7 +20,6 @@ from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
-from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.strays import find_strays
@@ -107,7 +106,6 @@ def diagnose(topology: str | None) -> list[Finding]:
         found = _check_engine(engine, settings, machine)
         findings += found if engine is first else map(_for_another_engine, found)
     if machine:
-        findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
         findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
     return findings
@@ -344,29 +342,6 @@ def _ask_engine(
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
     return [*found, _check_way(offer, machine[0], settings, way)]
-
-
-def _check_overlaps(settings: Options, machine: Machine) -> list[Finding]:
-    """Find running containers whose GPUs a lease holds that is not theirs."""
-    containers = read_containers(machine)
-    if not containers:
-        return []
-    leases = _snapshot(settings, machine).leases
-    findings = []
-    for container in containers:
-        beside = container.leases_beside(leases)
-        if not beside:
-            continue
-        holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
-        findings.append(
-            Finding(
-                "containers",
-                "problem" if container.traits.lease_id else "warning",
-                container.beside(machine.topology, holders),
-                f"'{container.program} stop {container.name}'",
-            )
-        )
-    return findings
 
 
 def _check_abandoned(settings: Options, machine: Machine) -> list[Finding]:

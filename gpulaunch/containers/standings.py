@@ -34,7 +34,7 @@ START_FOLLOWS_S = 2.0
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
 _LOOK_AGAIN_S = 0.1
-_LOOK_S = 0.05
+_LOOK_S = 0.01
 _LONGEST_LOOK_S = 3.0
 
 _Asked = dict[tuple[str, str], tuple[EngineClient, str | FailedError]]

@@ -147,6 +147,7 @@ class ContainerLeases:
             GpulaunchError: it does not get its GPUs.
             GivenUpError: nobody waits any more.
         """
+        self._await_ended()
         callbacks, granted = self._begins(launch)
         callbacks = replace(callbacks, given_up=gone)
         acquired = None
@@ -160,6 +161,16 @@ class ContainerLeases:
         self.held.append((launch, acquired))
         granted(acquired)
         return acquired
+
+    def _await_ended(self) -> None:
+        """Wait for the companions of containers that have ended to say so, as a script expects."""
+        for launch, acquired in [*self.held] if self._forks else []:
+            holder = acquired.holder
+            if holder.is_freed or not holder.is_handed_over:
+                continue
+            if holder.companion.followed.has_ended():
+                _await_release(self.table_of(launch).path_of(acquired.lease))
+                holder.is_freed = True
 
     def _acquire(self, launch: Launch, callbacks: Callbacks) -> AcquiredContainer | Wait | Refuse:
         table, container = self.table_of(launch), launch.container

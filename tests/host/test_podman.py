@@ -241,29 +241,26 @@ _DELAYED = """\
 here={directory}
 case "$1" in
     events)
-        if [ -e $here/looked ]; then : >$here/asked_again; fi
-        : >$here/read ;;
-    ps)
-        if [ -e $here/read ] && [ ! -e $here/looked ]; then
+        if [ ! -e $here/looked ]; then
             : >$here/looked
             read -r _ <$here/go
         fi ;;
+    ps)
+        if [ -e $here/looked ]; then : >$here/asked_again; fi ;;
 esac
 exec {podman} "$@"
 """
-"""A podman that tells what it is asked, and waits before its first answer about containers after
-events."""
+"""A podman that tells what it is asked, and waits before its first answer about events."""
 
 
 def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path: Path) -> None:
-    """A lease stays if podman restart stops its container after a look at the events."""
+    """A lease stays while podman restart has ended its container and not yet started it."""
     podman = shutil.which("podman")
     os.mkfifo(tmp_path / "go")
     stand_in(rootful, tmp_path, _DELAYED.format(directory=tmp_path, podman=podman))
     container = rootful.detached("podman", "run", "-d", *LONG)
     (record,) = rootful.launcher.records()
     companion = rootful.companion()
-    until((tmp_path / "looked").exists)
     environment = {"PATH": os.environ["PATH"], **rootful.store.environment}
     restart = subprocess.Popen(  # sleep, as a first process, ignores its TERM
         [podman, "restart", "--time", "1000", container], env=environment, stdout=subprocess.PIPE
@@ -271,12 +268,12 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     until(lambda: rootful.store.inspect(container)["State"]["Status"] == "stopping")
     restart.send_signal(signal.SIGSTOP)
     kill(rootful.store.pids(container)[0])
-    until(lambda: rootful.store.inspect(container)["State"]["Status"] == "exited")
+    until((tmp_path / "looked").exists)
     (tmp_path / "go").write_text("\n")
-    until(lambda: (tmp_path / "asked_again").exists() or not rootful.launcher.records())
     restart.send_signal(signal.SIGCONT)
     assert restart.wait() == 0
     assert rootful.store.inspect(container)["State"]["Running"]
+    until(lambda: (tmp_path / "asked_again").exists() or not rootful.launcher.records())
     assert (rootful.launcher.records(), rootful.companion()) == ([record], companion)
     rootful.do("stop", "--time", "0", container)
     rootful.await_free()

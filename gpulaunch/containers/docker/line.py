@@ -29,6 +29,7 @@ _OF_COMPOSE = frozenset(
     {
         *("--ansi", "--env-file", "-f", "--file", "--parallel", "--profile", "--progress"),
         *("--project-directory", "-p", "--project-name"),
+        *("--insecure-registry", "--workdir"),  # which compose hides
     }
 )
 
@@ -104,15 +105,16 @@ def read_line(argv: Sequence[str]) -> DockerLine:
 
 def _find_word(rest: Sequence[str]) -> tuple[str, int]:
     """Return what makes or starts containers, "" if nothing does, and its place."""
-    first, second = (*rest[:2], "", "")[:2]
-    if any(word in ("--help", "-h") for word in rest[1:2]):
+    places = [at for at, word in enumerate(rest) if word != "--"]  # docker skips it here, too
+    first, second = (*(rest[at] for at in places[:2]), "", "")[:2]
+    if second == "--help":  # -h is the host's name for run
         return "", 0
     if first in _MAKES:
-        return first, 0
+        return first, places[0]
     if first == "container" and second in _MAKES:
-        return second, 1
+        return second, places[1]
     if first == "compose":
-        at = max((flag.end for flag in read_flags(rest, 1, _OF_COMPOSE)), default=1)
+        at = max((flag.end for flag in read_flags(rest, places[0] + 1, _OF_COMPOSE)), default=1)
         if at < len(rest) and rest[at] in _COMPOSE_MAKES:
             return f"compose {rest[at]}", at
     return "", 0

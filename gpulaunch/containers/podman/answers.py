@@ -2,7 +2,6 @@
 
 Each function raises ValueError, KeyError, TypeError or AttributeError for any other answer.
 """
-# pure: decides on plain values
 
 from collections.abc import Mapping
 from typing import Any

@@ -113,10 +113,13 @@ def read_command(argv: Sequence[str]) -> PodmanCommand:
             "'podman compose' is not built: no leases for its containers",
             "launch each container with 'gpulaunch podman run', or call podman without gpulaunch",
         )
+    begin += 1
     if subcommand == ("container",):
-        # With a flag in between, such as --help, the client only prints something.
-        subcommand = argv[begin : begin + 2]
-    begin += len(subcommand)
+        more, begin = _read_flags(argv, begin, GLOBAL, PROGRAM)
+        if not any(flag.name in ("-h", "--help") for flag in more):
+            subcommand += argv[begin : begin + 1]
+            begin += 1
+        global_flags += more
     command = PodmanCommand(argv, global_flags, subcommand)
     if subcommand in _LAUNCHING:
         flags, at = _read_flags(argv, begin, RUN, command.title)
