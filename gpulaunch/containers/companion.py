@@ -32,7 +32,6 @@ class ContainerCompanion:
         grace_s: seconds between TERM and KILL.
         before_signal: called with the processes of a container before they get TERM or KILL.
         beside_others: whether the command makes other leases' containers, too.
-        keeps_made: whether a container that is made keeps the lease before it is started.
         forks: whether there is a process at all, or only what is known of the containers.
     """
 
@@ -46,7 +45,6 @@ class ContainerCompanion:
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,
         beside_others: bool = False,
-        keeps_made: bool = True,
         forks: bool = True,
     ) -> None:
         self._grace_s = grace_s
@@ -62,7 +60,6 @@ class ContainerCompanion:
             container.container_id,
             time.time() - _MARGIN_S,
             beside_others=beside_others,
-            keeps_made=keeps_made,
         )
         self._companion = Companion(self._act, record.fd) if forks else None
 

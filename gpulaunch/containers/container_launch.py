@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.asked import AskedContainer
-from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.containers.life import GPUS_LABEL, LATER_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
@@ -92,12 +92,21 @@ def container_variables(
 
 
 def container_labels(
-    gpus: Sequence[Gpu], lease_id: str | None, share: "Share | None" = None
+    gpus: Sequence[Gpu], lease_id: str | None, share: "Share | None" = None, *, later: bool = False
 ) -> Mapping[str, str]:
-    """Return the labels by which a container is known to be a lease's."""
+    """Return the labels by which a container is known to be a lease's.
+
+    Args:
+        gpus: its GPUs in rank order.
+        lease_id: id of the lease; None as long as there is none.
+        share: its share of the GPUs, if it shares them.
+        later: whether it is only made now, and started later.
+    """
     labels = {GPUS_LABEL: ",".join(gpu.uuid for gpu in gpus)}
     if share:
         labels[SHARE_LABEL] = str(share.sm_percentage)
+    if later:
+        labels[LATER_LABEL] = "true"
     if lease_id:
         labels[LEASE_LABEL] = lease_id
     return labels

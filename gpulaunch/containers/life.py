@@ -14,6 +14,9 @@ GPUS_LABEL = "io.gpulaunch.gpus"
 SHARE_LABEL = "io.gpulaunch.share"
 """A container's percentage of the SMs, if it shares its GPUs."""
 
+LATER_LABEL = "io.gpulaunch.later"
+"""Says that a container holds its GPUs before its first start, as after docker create."""
+
 PROJECT_LABEL = "com.docker.compose.project"
 """The project of compose that a container belongs to."""
 
@@ -45,6 +48,7 @@ class Container(Record):
         sees_all: whether its flags said all GPUs, which says nothing of their use.
         pid: pid of its first process, as the host counts; 0 if it does not run.
         watched: pids of the processes whose end changes its state.
+        is_for_later: whether it holds its GPUs before its first start, however long that takes.
         service: project and service of compose, as PROJECT/SERVICE; None for a container of its
             own.
     """
@@ -63,6 +67,7 @@ class Container(Record):
     sees_all: bool = False
     pid: int = 0
     watched: frozenset[int] = frozenset()
+    is_for_later: bool = False
     service: str | None = None
 
     @property

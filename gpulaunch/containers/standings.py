@@ -23,7 +23,7 @@ from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import runs, state_of
+from gpulaunch.process.system import parse_time, runs, state_of
 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
@@ -50,6 +50,30 @@ def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
     """
     asked: _Asked = {}
     return {lease.id: _find_standing(lease, asked, QUESTION_S)[0] for lease in leases}
+
+
+def ended_leases(leases: Iterable[Lease]) -> set[str]:
+    """Return the ids of those leases whose containers have certainly all ended.
+
+    Args:
+        leases: leases without a process of ours, and without the client that makes the containers.
+    """
+    ended = set()
+    for lease_id, standing in standings_of(leases).items():
+        holders = [container for container in standing.containers if container.holds]
+        # A start may be under way that a client has asked for at its end.
+        if not standing.holds or (holders and all(map(_is_left_unstarted, holders))):
+            ended.add(lease_id)
+    return ended
+
+
+def _is_left_unstarted(container: Container) -> bool:
+    if not _is_only_made(container):
+        return False
+    try:
+        return time.time() - parse_time(container.created_at).timestamp() > START_FOLLOWS_S
+    except ValueError:
+        return False
 
 
 def client_of_lease(lease: Lease) -> EngineClient:
@@ -108,8 +132,6 @@ class Followed:
         since_s: time before which no event matters, in seconds since 1970.
         beside_others: whether the command makes others' containers, too, and goes on when these
             have ended.
-        keeps_made: whether a container that is made and was never started keeps the lease once the
-            command has ended.
     """
 
     def __init__(
@@ -121,9 +143,8 @@ class Followed:
         since_s: float,
         *,
         beside_others: bool = False,
-        keeps_made: bool = True,
     ) -> None:
-        self._beside_others, self._keeps_made = beside_others, keeps_made
+        self._beside_others = beside_others
         self._client = client
         self._engine_id = engine_id
         self._of = lease_id, container_id
@@ -144,10 +165,10 @@ class Followed:
         return False
 
     def has_only_been_made(self) -> bool:
-        """Return whether the containers are there and none was ever started; False if unsure."""
+        """Return whether the containers are there and none was started or is to be; else False."""
         with suppress(FailedError):
             found = self._client.within(ANSWER_S).containers_of(*self._of)
-            return bool(found) and all(container.state == "created" for container in found)
+            return bool(found) and all(map(_is_only_made, found))
         return False
 
     def pids(self) -> set[int]:
@@ -252,7 +273,7 @@ class Followed:
             ended_s: when the last of all that has ended was seen to, on the monotonic clock.
         """
         settled_s = ended_s - time.monotonic()
-        if not command and not self._keeps_made and {one.state for one in holders} == {"created"}:
+        if not command and holders and all(map(_is_only_made, holders)):
             # The command may have asked for a start at its end.
             return settled_s + START_FOLLOWS_S
         follows = command and not (self._seen and self._beside_others)
@@ -267,6 +288,11 @@ class Followed:
         if self._ended_by_us:
             return settled_s
         return settled_s + _settling_s(self._client.actions(*self._of, self._since_s))
+
+
+def _is_only_made(container: Container) -> bool:
+    """Return whether a container was made to be started at once, and has not been."""
+    return container.state == "created" and not container.is_for_later
 
 
 def _settling_s(actions: Sequence[str] | None) -> float:

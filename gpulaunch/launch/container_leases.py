@@ -85,7 +85,6 @@ class ContainerLeases:
             with its container, and not with the client.
         forks: whether this process may fork a companion for each lease, which one with threads of
             others may not; without one, who looks at the table asks the engine.
-        keeps_made: whether a container that is made and never started keeps its lease.
 
     Attributes:
         process: the process that makes the containers.
@@ -104,13 +103,12 @@ class ContainerLeases:
         *,
         follows: bool = False,
         forks: bool = True,
-        keeps_made: bool = True,
     ) -> None:
         if process:
             self.process = process
         self._has_process = process is not None
         self._begins, self.refusal, self.warn = begins, refusal, _once(warn)
-        self._follows, self._forks, self._keeps_made = follows, forks, keeps_made
+        self._follows, self._forks = follows, forks
         self._table: Table | None = None
         self._reserve: Acquired[ThisProcess] | None = None
         self.job: Job | None = None
@@ -190,7 +188,6 @@ class ContainerLeases:
                 grace_s=launch.grace_s,
                 before_signal=membership.take_off if membership else None,
                 beside_others=self._follows,
-                keeps_made=self._keeps_made,
                 forks=self._forks,
             )
             if not self._has_process:
@@ -238,9 +235,7 @@ class ContainerLeases:
     def _release(self, launch: Launch, acquired: AcquiredContainer, *, in_order: bool) -> None:
         holder, lease, table = acquired.holder, acquired.lease, self.table_of(launch)
         followed = holder.companion.followed
-        over = followed.has_ended() or (
-            in_order and not self._keeps_made and followed.has_only_been_made()
-        )
+        over = followed.has_ended() or (in_order and followed.has_only_been_made())
         ends = False
         if not over and not holder.is_handed_over and lease.ends_with_launcher:
             # A runner may have killed the client before this process.

@@ -74,10 +74,7 @@ class DockerPorter(ContainerLeases):
         forks: bool = True,
         info: Info | None = None,
     ) -> None:
-        keeps_made = title.endswith(" create")
-        super().__init__(
-            process, begins, refusal, warn, follows=follows, forks=forks, keeps_made=keeps_made
-        )
+        super().__init__(process, begins, refusal, warn, follows=follows, forks=forks)
         self._options, self._client, self._title = options, client, title
         self._command, self._fills, self._alias = command, fills, alias
         self._info, self._turn = info, allocate_lock()
@@ -184,7 +181,7 @@ class DockerPorter(ContainerLeases):
             self.warn(f"{name} is only described: its GPUs get into no container")
         uuids = [gpu.uuid for gpu in gpus] if way != NO_WAY else []
         variables = container_variables(container, gpus, driver, lease.id, lease.share)
-        labels = container_labels(gpus, lease.id, lease.share)
+        labels = container_labels(gpus, lease.id, lease.share, later=not container.runs)
         found = with_gpus(document, uuids, way, driver, variables, labels)
         if lease.share is None:
             return found

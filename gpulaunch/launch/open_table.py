@@ -43,9 +43,9 @@ def open_table_of(launch: "Launch", warn: Callable[[str], None]) -> Table:
 
 def ended_containers(leases: Iterable[Lease]) -> set[str]:
     """Return the ids of the leases whose containers have certainly all ended."""
-    from gpulaunch.containers.standings import standings_of  # late: few leases are containers'
+    from gpulaunch.containers.standings import ended_leases  # late: few leases are containers'
 
-    return {lease_id for lease_id, standing in standings_of(leases).items() if not standing.holds}
+    return ended_leases(leases)
 
 
 def set_up(warn: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ Told from outside: by a real engine, by `gpulaunch status`, and by launches that
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -377,6 +378,23 @@ def test_container_that_never_starts(host: Containers, line: str, status: int) -
     host.await_free()
     assert host.can_take_all() == FREE
     until(lambda: not marked(host.launcher))
+
+
+def test_what_nobody_is_left_to_start(host: Containers, tmp_path: Path) -> None:
+    """A container that docker run had only made holds nothing once all that watched it are gone."""
+    docker = shutil.which("docker", path=host.environment["PATH"])
+    client = tmp_path / "docker"
+    client.write_text(f'#!/bin/sh\nshift\n{docker} create "$@"\nread _\n')
+    client.chmod(0o755)
+    path = f"{tmp_path}:{host.environment['PATH']}"
+    words = ("docker", "run", "--gpus", "8", *FOREVER)
+    with host.start(*words, stdin=subprocess.PIPE, env={**host.environment, "PATH": path}) as job:
+        made = job.stdout.readline().strip()
+        assert host.engine.inspect(made)["State"]["Status"] == "created"
+        for pid in marked(host.launcher):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: host.can_take_all() == FREE)
+    host.do("rm", made)
 
 
 def marked(launcher: Launcher) -> list[int]:

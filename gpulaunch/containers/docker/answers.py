@@ -10,7 +10,14 @@ from typing import Any
 
 from gpulaunch.containers.asked import without_kinds
 from gpulaunch.containers.engine import Image, Info
-from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container, service_of
+from gpulaunch.containers.life import (
+    GPUS_LABEL,
+    LATER_LABEL,
+    LEASE_LABEL,
+    SHARE_LABEL,
+    Container,
+    service_of,
+)
 from gpulaunch.containers.ways import VISIBLE
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
@@ -41,6 +48,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         sees_all="all" in given,
         pid=(pid := checked_pid(state.get("Pid"))),
         watched=frozenset({pid} - {0}),
+        is_for_later=LATER_LABEL in labels,
         service=service_of(labels),
     )
 
