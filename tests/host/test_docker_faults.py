@@ -391,7 +391,9 @@ def test_what_nobody_is_left_to_start(host: Containers, tmp_path: Path) -> None:
     with host.start(*words, stdin=subprocess.PIPE, env={**host.environment, "PATH": path}) as job:
         made = job.stdout.readline().strip()
         assert host.engine.inspect(made)["State"]["Status"] == "created"
-        for pid in marked(host.launcher):
+        (record,) = host.launcher.records()
+        everybody = {job.pid, *marked(host.launcher), *holders(host.launcher.state / record)}
+        for pid in everybody:
             os.kill(pid, signal.SIGKILL)
     until(lambda: host.can_take_all() == FREE)
     host.do("rm", made)
