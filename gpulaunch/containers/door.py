@@ -81,8 +81,10 @@ class Door:
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             os.mkdir(self._directory, 0o700)
-            self._listener.bind(path)
+            self._listener.bind(f"{self._directory}/new")
             self._listener.listen(128)
+            # Only now: until it listens, others take it for that of a launcher that was killed.
+            os.rename(f"{self._directory}/new", path)
         except OSError as problem:
             raise call_failed(path, problem) from None
 

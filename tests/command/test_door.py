@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -286,3 +288,17 @@ def test_doors_of_launchers_that_were_killed_are_swept(place: Place, tmp_path: P
         True,
     )
     other.close()
+
+
+def test_no_door_takes_another_for_a_dead_one() -> None:
+    """Of doors that are made at the same time, each of which sweeps the dead ones, all stay."""
+    program = (
+        "import os, gpulaunch.containers.door as module\n"
+        "for _ in range(300):\n"
+        "    door = module.Door('/nowhere')\n"
+        "    print(os.path.exists(door.address.removeprefix('unix://')))\n"
+        "    door.close()\n"
+    )
+    words = [sys.executable, "-c", program]
+    made = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [set(one.communicate()[0].split()) for one in made] == [{"True"}] * 3
