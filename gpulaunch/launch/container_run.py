@@ -271,7 +271,7 @@ def run_podman(
                 name = launch.machine.topology.name
                 warn(f"{name} is only described: its GPUs get into no container")
             uuids = [] if container.leaves_out_gpus else [gpu.uuid for gpu in gpus]
-            labels = container_labels(gpus, lease_id, later=command.makes_only)
+            labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
         assert leases.job  # noqa: S101  it came with the lease
         leases.job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})

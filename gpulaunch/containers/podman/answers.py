@@ -58,6 +58,7 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
         found,
         # Nothing starts a container of podman run once that is over.
         has_failed=status == "created" and made_by == "run",
+        is_for_later=made_by == "create",
         restarts=restarts,
         given=asked.devices if asked else (),
         sees_all=asked is not None and asked.number == "all",
