@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.containers.asked import AskedContainer
 from gpulaunch.containers.life import GPUS_LABEL, LATER_LABEL, LEASE_LABEL, SHARE_LABEL
-from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
@@ -51,11 +50,6 @@ class ContainerLaunch(Record):
     passes_signals: bool = False
     container_id: str | None = None
     podman: "PodmanCommand | None" = None
-
-    @property
-    def leaves_out_gpus(self) -> bool:
-        """True if the container gets none of the GPUs that are held for it."""
-        return self.way == NO_WAY and self.container_id is None
 
 
 def container_variables(

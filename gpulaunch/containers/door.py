@@ -38,7 +38,7 @@ class NotHereError(Exception):
 
 
 class Porter(Protocol):
-    """Who looks at what comes to a door; its methods are called in threads.
+    """The interface to what sees requests at a door first; its methods are called in threads.
 
     Each may raise GpulaunchError, which the client is told in place of the engine's answer. Each
     gets a descriptor that is readable once the client has gone.

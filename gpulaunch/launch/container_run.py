@@ -15,6 +15,7 @@ from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Door
 from gpulaunch.containers.engine import Info
+from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.assess import granted_gpus
@@ -46,7 +47,7 @@ class _Watch:
 
     Args:
         options: gpulaunch's own options.
-        begins: as of ContainerLeases.
+        begins: see Begins.
         warn: called with each warning.
         over: called with the client's wait status as soon as it has ended.
     """
@@ -163,8 +164,8 @@ def run_docker(
     Args:
         options: gpulaunch's own options.
         line: docker's command line.
-        begins: as of ContainerLeases.
-        refusal: likewise.
+        begins: see Begins.
+        refusal: see Refusal.
         warn: called with each warning.
         over: called with the client's wait status as soon as it has ended.
 
@@ -242,8 +243,8 @@ def run_podman(
     Args:
         options: gpulaunch's own options.
         launch: the launch, with podman's command line.
-        begins: as of ContainerLeases.
-        refusal: likewise.
+        begins: see Begins.
+        refusal: see Refusal.
         warn: called with each warning.
         over: called with podman's wait status as soon as it has ended.
 
@@ -267,10 +268,11 @@ def run_podman(
         if not command.starts:
             gpus = granted_gpus(launch, acquired.grant)
             variables = container_variables(asked_container(command), gpus, driver, lease_id)
-            if container.leaves_out_gpus:
+            uuids = [gpu.uuid for gpu in gpus]
+            if container.way == NO_WAY:
                 name = launch.machine.topology.name
                 warn(f"{name} is only described: its GPUs get into no container")
-            uuids = [] if container.leaves_out_gpus else [gpu.uuid for gpu in gpus]
+                uuids = []
             labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
         assert leases.job  # noqa: S101  it came with the lease

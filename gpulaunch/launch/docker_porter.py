@@ -1,4 +1,4 @@
-"""Who looks at docker's door: containers that are made or started there get their leases."""
+"""DockerPorter: containers that are made or started at docker's door get their leases."""
 
 import os
 from _thread import allocate_lock

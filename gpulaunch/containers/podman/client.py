@@ -106,7 +106,10 @@ class PodmanClient:
         if container_id is not None:
             known = self.container(container_id)
             return [known] if known else []
-        labelled = self._find_labelled(f"{LEASE_LABEL}={lease_id}")
+        label = f"label={LEASE_LABEL}={lease_id}"
+        content = self._ask("ps", "--all", "--no-trunc", "--format", "json", "--filter", label)
+        ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
+        labelled = [found for found in map(self.container, ids) if found]
         # Others are containers of images that are gone.
         mine = [one for one in labelled if one.lease_id == lease_id]
         return sorted(mine, key=lambda one: one.created_at)[:1]
@@ -118,13 +121,6 @@ class PodmanClient:
         return self._parse(
             content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
         )
-
-    def _find_labelled(self, label: str) -> list[Container]:
-        content = self._ask(
-            "ps", "--all", "--no-trunc", "--format", "json", "--filter", f"label={label}"
-        )
-        ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
-        return [found for found in map(self.container, ids) if found]
 
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
         """Return what has happened; None if podman keeps no events, or hides them."""
