@@ -16,6 +16,7 @@ class Boxes:
 
     Attributes:
         lists: what it has, from now on.
+        told: what it says has happened, one list after the other; the last one stays.
         ended: the containers that it was told to end.
     """
 
@@ -24,6 +25,7 @@ class Boxes:
 
     def __init__(self, *lists: list[Container]) -> None:
         self.lists = [*lists] or [[]]
+        self.told: list[list[str] | None] = [["destroy"]]
         self.ended: list[Container] = []
 
     def exists(self) -> bool:
@@ -49,8 +51,8 @@ class Boxes:
     def running(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 
-    def actions(self, *_: object) -> list[str]:
-        return ["destroy"]
+    def actions(self, *_: object) -> list[str] | None:
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
 
     def pids(self, _container: Container) -> set[int]:
         return set()

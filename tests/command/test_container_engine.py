@@ -47,6 +47,16 @@ def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
     assert (boxes.lists, followed.has_ended()) == ([[]], True)
 
 
+@pytest.mark.parametrize("told", [["start", "stop"], None], ids=["stopped", "unknown"])
+def test_a_restart_keeps_the_lease(boxes: Boxes, told: list[str] | None) -> None:
+    """After a stop, or an end of which nobody knows more, the lease stays for a start to follow."""
+    boxes.lists = [[BOX], [], [], [BOX], []]
+    boxes.told = [told, told, ["start", "stop", "start", "destroy"]]
+    followed = Followed(boxes, "box-1", "L", None, time.time())
+    followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
+    assert (boxes.lists, len(boxes.told)) == ([[]], 1)
+
+
 def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> None:
     """While another engine answers, a keeper asks again only until its lease is removed."""
     removed = [True, False]
