@@ -334,16 +334,16 @@ def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) 
         ends = select.poll()
         reads = select.POLLIN if client_sends and not to_engine else 0
         ends.register(client, reads | (select.POLLOUT if to_client else 0))
-        if engine_sends:
+        if not to_client or to_engine:  # one that has closed is always ready
             reads = 0 if to_client else select.POLLIN
             ends.register(engine, reads | (select.POLLOUT if to_engine else 0))
         ready = dict(ends.poll())
         of_client, of_engine = (ready.get(one.fileno(), 0) for one in (client, engine))
         if of_client & (select.POLLHUP | select.POLLERR) and not of_client & select.POLLIN:
             return
-        if of_client & select.POLLOUT:
+        if to_client and of_client & select.POLLOUT:
             to_client = to_client[client.send(to_client) :]
-        elif of_engine & ~select.POLLOUT:
+        elif not to_client and of_engine & ~select.POLLOUT:
             to_client = engine.recv(_PIECE_BYTES)
             engine_sends = bool(to_client)
             if not has_head:
@@ -351,8 +351,11 @@ def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) 
                 before, blank_line, rest = head.partition(b"\r\n\r\n")
                 has_head = bool(blank_line)
                 to_client = _closing(before) + rest if has_head else b""
-        if of_engine & select.POLLOUT:
-            to_engine = to_engine[engine.send(to_engine) :]
+        if to_engine and of_engine & ~select.POLLIN:
+            try:
+                to_engine = to_engine[engine.send(to_engine) :]
+            except ConnectionError:  # it wants no more, and what it has said is still on its way
+                to_engine, client_sends = b"", False
         elif of_client & select.POLLIN:
             to_engine = client.recv(_PIECE_BYTES)
             client_sends = bool(to_engine)

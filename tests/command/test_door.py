@@ -234,6 +234,39 @@ def test_streams_pass_in_both_directions(place: Place) -> None:
     assert got == [big]
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_nothing_of_an_answer_is_lost(place: Place, reads: bool) -> None:
+    """The engine has ended while much of its answer is on its way, and may have read no input."""
+    body, closed = os.urandom(180 << 10), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 101 UPGRADED\r\n\r\n" + body)
+        if reads:
+            everything(connection)
+        connection.close()
+        closed.set()
+
+    place.talk = answer
+    with place.connect() as client:
+        client.sendall(
+            b"POST /exec/1/start HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+        )
+        if reads:
+            client.shutdown(socket.SHUT_WR)
+        else:
+            client.setblocking(False)
+            with suppress(BlockingIOError, ConnectionError):
+                while True:
+                    client.send(b"x" * (64 << 10))
+            client.settimeout(60)
+        assert closed.wait(60)
+        came = b""
+        with suppress(ConnectionResetError):  # as some of the input was never read
+            while part := client.recv(1 << 12):
+                came += part
+        assert came.partition(b"\r\n\r\n")[2] == body
+
+
 def test_each_answer_ends_its_connection(place: Place) -> None:
     """The client is told so, be the engine's answer what it may; a long body goes there at once."""
     body = b"x" * (5 << 20)
