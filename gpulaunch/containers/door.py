@@ -191,11 +191,10 @@ class Door:
         """Send a request, and return the whole answer."""
         with self._connect() as engine:
             engine.sendall(request)
-            answer = b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b""))
+            answer = _closing(b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b"")))
         if not answer:
             raise ConnectionResetError
-        head, _, body = answer.partition(b"\r\n\r\n")
-        return _closing(head) + body
+        return answer
 
     def _connect(self) -> socket.socket:
         engine = socket.socket(socket.AF_UNIX)
@@ -310,14 +309,16 @@ def _container_in(answer: bytes, path: str) -> str | None:
     return made[1].decode() if made else None
 
 
-def _closing(head: bytes) -> bytes:
-    """Return the head of an answer that says that the connection ends with it, as it does here.
+def _closing(answer: bytes) -> bytes:
+    """Return an answer that says that the connection ends with it; nothing of a part of a head.
 
     Not every engine repeats that, and a client would send its next request to nobody.
     """
+    head, blank_line, rest = answer.partition(b"\r\n\r\n")
     line, *fields = head.decode("latin-1").split("\r\n")
     fields = [*_without(fields, "connection"), "Connection: close"]
-    return "\r\n".join([line, *fields, "", ""]).encode("latin-1")
+    said = "\r\n".join([line, *fields, "", ""]).encode("latin-1")
+    return said + rest if blank_line else b""
 
 
 def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) -> None:
@@ -348,14 +349,13 @@ def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) 
             engine_sends = bool(to_client)
             if not has_head:
                 head += to_client
-                before, blank_line, rest = head.partition(b"\r\n\r\n")
-                has_head = bool(blank_line)
-                to_client = _closing(before) + rest if has_head else b""
+                to_client = _closing(head)
+                has_head = bool(to_client)
         if to_engine and of_engine & ~select.POLLIN:
-            try:
-                to_engine = to_engine[engine.send(to_engine) :]
-            except ConnectionError:  # it wants no more, and what it has said is still on its way
-                to_engine, client_sends = b"", False
+            sent = len(to_engine)
+            with suppress(ConnectionError):  # it takes no more, but may have said more
+                sent = engine.send(to_engine)
+            to_engine = to_engine[sent:]
         elif of_client & select.POLLIN:
             to_engine = client.recv(_PIECE_BYTES)
             client_sends = bool(to_engine)
