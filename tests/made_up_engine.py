@@ -3,16 +3,17 @@
 Its client answers from lists.
 """
 
-from gpulaunch.containers.engine import Info
+from gpulaunch.containers.engine import Info, Offer
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.topology import Topology
 
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
 
 
 class Boxes:
-    """A client whose engine has one list of containers after the other; the last one stays.
+    """A client that stands in the registry as its own class.
+
+    Its engine has one list of containers after the other; the last one stays.
 
     Attributes:
         lists: what it has, from now on.
@@ -20,13 +21,23 @@ class Boxes:
         ended: the containers that it was told to end.
     """
 
-    title = "Box Engine"
+    title, program = "Box Engine", "boxer"
+    id_prefix = ""
+    cannot_share = None
+    address_variable = "BOX_HOST"
+    ways = frozenset({"cdi"})
     address = "box:1"
 
     def __init__(self, *lists: list[Container]) -> None:
         self.lists = [*lists] or [[]]
         self.told: list[list[str] | None] = [["destroy"]]
         self.ended: list[Container] = []
+
+    def usual(self) -> "Boxes":
+        return self
+
+    def known(self, _user_id: int) -> list["Boxes"]:
+        return [self]
 
     def exists(self) -> bool:
         return True
@@ -36,6 +47,10 @@ class Boxes:
 
     def info(self) -> Info:
         return Info("box-1", "1.0")
+
+    def offer_of(self, _info: Info, topology: Topology) -> Offer:
+        uuids = frozenset(gpu.uuid for gpu in topology.gpus)
+        return Offer(uuids, runtime=True, gpus=True)
 
     def image(self, _name: str) -> None:
         return None
@@ -59,26 +74,3 @@ class Boxes:
 
     def end(self, container: Container, *_: object) -> None:
         self.ended.append(container)
-
-
-class BoxEngine:
-    """The made-up engine."""
-
-    title, program = "Box Engine", "boxer"
-    id_prefix = ""
-    cannot_share = None
-    address_variable = "BOX_HOST"
-    ways = frozenset({"cdi"})
-
-    def __init__(self, client: Boxes | None = None) -> None:
-        self.client = client or Boxes()
-
-    def offer_of(self, _info: Info, topology: Topology) -> Offer:
-        uuids = frozenset(gpu.uuid for gpu in topology.gpus)
-        return Offer(uuids, runtime=True, gpus=True)
-
-    def usual_client(self) -> Boxes:
-        return self.client
-
-    def known_clients(self, _user_id: int) -> list[Boxes]:
-        return [self.client]

@@ -14,9 +14,7 @@ from docker.errors import DockerException
 
 from gpulaunch.api.allocate import callbacks_of, given_of
 from gpulaunch.api.held_lease import environment_around
-from gpulaunch.containers.docker import TITLE
 from gpulaunch.containers.docker import client as own
-from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.door import Door
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import FailedError, GpulaunchError, RefusedError, UsageError
@@ -178,19 +176,18 @@ def _own_client(client: DockerClient | None) -> own.DockerClient:
     Raises:
         UsageError: none of this machine's engines is it.
     """
-    engine = Docker()
     if client is None:
-        usual = engine.usual_client()
+        usual = own.DockerClient.usual()
         usual.info()
-        return own.DockerClient(usual.address)
+        return usual
     try:
         wanted = client.info()["ID"]
     except (DockerException, OSError) as problem:  # OSError: requests cannot reach it
-        raise FailedError(f"{TITLE}: {problem}") from None
-    for known in engine.known_clients(os.geteuid()):
+        raise FailedError(f"{own.DockerClient.title}: {problem}") from None
+    for known in own.DockerClient.known(os.geteuid()):
         with suppress(FailedError):
             if known.info().id == wanted:
-                return own.DockerClient(known.address)
+                return known
     raise UsageError(
         f"{client.api.base_url}: that engine has none of this machine's sockets, so its GPUs "
         "may not be this one's",

@@ -11,13 +11,7 @@ from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_job
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.run import BatchOutcome
 from gpulaunch.batch.tasks import Task, read_tasks
-from gpulaunch.cli.arguments import (
-    Namespace,
-    Parser,
-    add_rows,
-    add_topology,
-    with_parts,
-)
+from gpulaunch.cli.arguments import Namespace, Parser, add_rows, add_topology, with_parts
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.data_files import make_own

@@ -12,9 +12,8 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.containers.asked import AskedContainer
-from gpulaunch.containers.engine import QUESTION_S, ContainerEngine
+from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, Offer, describe_way
 from gpulaunch.containers.engines import all_engines
-from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
@@ -298,30 +297,30 @@ def _check_state_directory(
     ]
 
 
-def _is_present(engine: ContainerEngine) -> bool:
+def _is_present(engine: type[EngineClient]) -> bool:
     """Return whether there is something at an engine's address, or a problem to tell of."""
     try:
-        return engine.usual_client().exists()
+        return engine.usual().exists()
     except GpulaunchError:
         return True
 
 
 def _check_engine(
-    engine: ContainerEngine, settings: Options, machine: list[Machine]
+    engine: type[EngineClient], settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check that an engine answers, and how GPUs get into its containers."""
     return _run_check(engine.title, lambda _: _ask_engine(engine, settings, machine))
 
 
 def _ask_engine(
-    engine: ContainerEngine, settings: Options, machine: list[Machine]
+    engine: type[EngineClient], settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Return what an engine answers, and how GPUs get into its containers.
 
     Raises:
         GpulaunchError: it does not answer.
     """
-    program, client = engine.program, engine.usual_client()
+    program, client = engine.program, engine.usual()
     if not client.exists():
         return [
             Finding(
@@ -335,10 +334,10 @@ def _ask_engine(
     found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
     if not machine:
         return found
-    offer = engine.offer_of(info, machine[0].topology)
+    offer = client.offer_of(info, machine[0].topology)
     container = AskedContainer(f"{program} run", "")
     try:
-        way = choose_way(engine, info, machine[0], settings, container, _ignore_warning)
+        way = choose_way(client, info, machine[0], settings, container, _ignore_warning)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
     return [*found, _check_way(offer, machine[0], settings, way)]

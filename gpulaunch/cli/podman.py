@@ -21,7 +21,7 @@ def main(given: Given, argv: Sequence[str]) -> int:
         return _pass_on(given, command, command.argv)
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, refusal, tell_of
-    from gpulaunch.containers.container_launch import HOST_VARIABLES
+    from gpulaunch.containers.asked import HOST_VARIABLES
     from gpulaunch.launch.container_run import run_podman
     from gpulaunch.launch.launch import Launch
     from gpulaunch.launch.read_podman import read_podman_launch
@@ -35,6 +35,7 @@ def main(given: Given, argv: Sequence[str]) -> int:
             read,
             lambda launch, callbacks, granted, over: run_podman(
                 options,
+                command,
                 launch,
                 lambda _: (callbacks, granted),
                 lambda launch, decision: refusal(launch, decision, options),

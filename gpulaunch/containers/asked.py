@@ -2,9 +2,19 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpulaunch.containers.ways import cdi_prefixes
+from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
+
+if TYPE_CHECKING:  # few launches need these
+    from gpulaunch.leases.share import Share
+
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Variable with the GPUs of a container, for NVIDIA's container runtime."""
 
 OTHER_MAKERS = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
 """Device files of GPUs and accelerators that are not NVIDIA's."""
@@ -77,6 +87,16 @@ class AskedContainer(Record):
         return values[-1] if values else None
 
 
+def cdi_prefixes() -> tuple[str, ...]:
+    """Return the prefixes of GPU names in the Container Device Interface.
+
+    Example:
+        >>> "nvidia.com/gpu=" in cdi_prefixes()
+        True
+    """
+    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
+
+
 def is_gpu_device(device: str) -> bool:
     """Return whether a device's name is a GPU's CDI name; nvidia's runtime has its own kind."""
     return device.removeprefix("runtime.").startswith(cdi_prefixes())
@@ -135,3 +155,44 @@ def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ())
         if assignment.partition("=")[0] in _OTHER_LISTS:
             return Asked(assignment, of_other_maker=True)
     return None
+
+
+HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
+"""Variables to hide from an engine's client.
+
+By -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers into the container, where GPUs are
+counted anew.
+"""
+
+
+def container_variables(
+    asked: AskedContainer,
+    gpus: Sequence[Gpu],
+    driver: str,
+    lease_id: str | None,
+    share: "Share | None" = None,
+) -> dict[str, str]:
+    """Return the variables that a container with GPUs is given.
+
+    Args:
+        asked: the container.
+        gpus: its GPUs in rank order.
+        driver: name of their driver in the registry.
+        lease_id: id of the lease; None as long as there is none.
+        share: its share of the GPUs, if it shares them.
+    """
+    entry = DRIVERS[driver]
+    # A container counts its GPUs anew, by PCI address; MPS does so in its own way.
+    indices = sorted(gpu.index for gpu in gpus)
+    numbers = [indices.index(gpu.index) for gpu in gpus]
+    names: Sequence[object] = [] if numbers == sorted(numbers) else numbers
+    if share:
+        names = [gpu.uuid for gpu in gpus]
+    variables: dict[str, str] = {}
+    if names and asked.variable(entry.visible_variable) is None:
+        variables |= {**entry.constants, entry.visible_variable: ",".join(map(str, names))}
+    if share:
+        variables |= mps_environment(share)
+    if lease_id:
+        variables[LEASE_VARIABLE] = lease_id
+    return variables | {COUNT_VARIABLE: str(len(gpus))}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from gpulaunch.containers.container_launch import ContainerLaunch
+from gpulaunch.containers.engine import ContainerLaunch
 from gpulaunch.containers.standings import Followed
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release

@@ -1,15 +1,16 @@
-"""The interface to container engines: the protocols that Docker and Podman implement.
+"""The interface to container engines: the protocol that Docker and Podman implement.
 
-A new engine is a module that implements them, and a row in engines.py.
+A new engine is a class that implements it, and a row in engines.py.
 """
-# pure: decides on plain values
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import Offer
+from gpulaunch.containers.asked import Asked
+from gpulaunch.containers.life import Container, Image
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
@@ -18,6 +19,9 @@ ANSWER_S = 10.0
 
 QUESTION_S = 2.0
 """Seconds that an engine has for all answers when a launch or a user looks at the table."""
+
+
+_MOST_CHARACTERS = 16 << 20
 
 
 class NoAnswerError(FailedError):
@@ -52,34 +56,119 @@ class Info(Record):
     security: tuple[str, ...] = ()
 
 
-class Image(Record):
-    """What an image says of its containers.
+WAYS = {
+    "cdi": "CDI devices {kind}=UUID",
+    "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",
+    "gpus": "--gpus with a device list",
+}
+"""Ways by which GPUs get into a container, the preferred one first; `kind` is their driver's."""
+
+NO_WAY = "none"
+"""The way of GPUs that do not exist: only the environment names them."""
+
+
+def describe_way(way: str, driver: str) -> str:
+    """Return the words for a way by which the GPUs of a driver get into a container."""
+    return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
+
+
+class Offer(Record):
+    """The ways into a container that an engine offers.
 
     Attributes:
-        user: user of their programs; "" for root.
-        labels: labels by name.
-        variables: environment variables by name.
+        cdi: UUIDs that it knows as CDI devices.
+        runtime: whether it has a runtime called nvidia.
+        gpus: whether it accepts --gpus.
+        cdi_returns: whether it can start a container with CDI devices again after it has been
+            restarted itself.
     """
 
-    user: str
-    labels: Mapping[str, str]
-    variables: Mapping[str, str]
+    cdi: frozenset[str]
+    runtime: bool
+    gpus: bool
+    cdi_returns: bool = True
+
+    def ways(self, uuids: Sequence[str], *, restarts: bool = False) -> list[str]:
+        """Return the members of WAYS by which these GPUs can get in, the preferred one first.
+
+        Args:
+            uuids: the GPUs.
+            restarts: whether the container has a restart policy.
+        """
+        there = {"cdi": self.cdi.issuperset(uuids), "runtime": self.runtime, "gpus": self.gpus}
+        found = [way for way in WAYS if there[way]]
+        return sorted(found, key="cdi".__eq__) if restarts and not self.cdi_returns else found
+
+
+def find_cdi_devices(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
+    """Return the UUIDs that CDI specifications name, for engines that do not list them.
+
+    Args:
+        directories: where the engine looks for specifications.
+        kind: the GPUs' kind, such as nvidia.com/gpu.
+        uuids: UUIDs to look for.
+    """
+    found: set[str] = set()
+    for directory in directories:
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(directory, name)
+            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
+                continue
+            try:
+                with open(path, errors="replace") as file:
+                    text = file.read(_MOST_CHARACTERS)
+            except OSError:
+                continue
+            if kind in text:
+                found |= {uuid for uuid in uuids if uuid in text}
+    return found
 
 
 class EngineClient(Protocol):
-    """A client of one engine of this machine.
+    """A client of one engine of this machine; its class is that of all engines of the kind.
 
     Whatever the engine answers, only the errors named here are raised: the answer may come from
     another user's program. Each method raises NoAnswerError if the engine does not answer, and
     FailedError if it fails.
 
     Attributes:
-        title: kind of engine, for messages.
+        title: name of the engine in messages, such as Docker Engine.
+        program: name of its client.
+        id_prefix: start of its engines' ids, which no other engine's ids have; "" if it has none.
+        address_variable: environment variable that gives its client the engine's address.
+        cannot_share: reason why its containers cannot share GPUs through MPS, or None if they can.
+        ways: the members of WAYS that it can have.
         address: address of the engine, for messages.
     """
 
     title: str
+    program: str
+    id_prefix: str
+    address_variable: str
+    cannot_share: str | None
+    ways: frozenset[str]
     address: str
+
+    @classmethod
+    def usual(cls) -> "EngineClient":
+        """Return a client of the engine that its program would talk to from here.
+
+        Raises:
+            UsageError: the engine is not on this machine.
+            FailedError: the address cannot be found out.
+        """
+
+    @classmethod
+    def known(cls, user_id: int) -> "Sequence[EngineClient]":
+        """Return clients of the engines that may have a user's containers.
+
+        An engine that is named in a record is never asked: requests in this user's name would go
+        there.
+        """
 
     def exists(self) -> bool:
         """Return whether there is something at the address."""
@@ -89,6 +178,9 @@ class EngineClient(Protocol):
 
     def info(self) -> Info:
         """Return the engine's description of itself."""
+
+    def offer_of(self, info: Info, topology: Topology) -> Offer:
+        """Return the ways by which the engine can give a machine's GPUs to its containers."""
 
     def image(self, name: str) -> Image | None:
         """Return what an image says of its containers; None if it is not here."""
@@ -143,39 +235,23 @@ class EngineClient(Protocol):
         """
 
 
-class ContainerEngine(Protocol):
-    """A program that runs containers: its ways for GPUs, and its addresses.
+class ContainerLaunch(Record):
+    """The container of a launch.
 
     Attributes:
-        title: name of the engine in messages, such as Docker Engine.
-        program: name of its client.
-        id_prefix: start of its engines' ids, which no other engine's ids have; "" if it has none.
-        cannot_share: reason why its containers cannot share GPUs through MPS, or None if they can.
-        address_variable: environment variable that gives its client the engine's address.
-        ways: the members of WAYS that it can have.
+        client: client of its engine.
+        engine_id: the engine's own id.
+        way: way by which GPUs get in: one of WAYS, or NO_WAY.
+        asked: the request for GPUs, or None.
+        attached: whether the command that makes it stays until it has ended.
+        passes_signals: whether that passes on the signals that it gets.
+        container_id: its id if it exists already and is to be started again.
     """
 
-    title: str
-    program: str
-    id_prefix: str
-    cannot_share: str | None
-    address_variable: str
-    ways: frozenset[str]
-
-    def offer_of(self, info: Info, topology: Topology) -> Offer:
-        """Return the ways by which an engine can give a machine's GPUs to its containers."""
-
-    def usual_client(self) -> EngineClient:
-        """Return a client of the engine that its program would talk to from here.
-
-        Raises:
-            UsageError: the engine is not on this machine.
-            FailedError: the address cannot be found out.
-        """
-
-    def known_clients(self, user_id: int) -> list[EngineClient]:
-        """Return clients of the engines that may have a user's containers.
-
-        An engine that is named in a record is never asked: requests in this user's name would go
-        there.
-        """
+    client: EngineClient
+    engine_id: str
+    way: str
+    asked: Asked | None = None
+    attached: bool = False
+    passes_signals: bool = False
+    container_id: str | None = None

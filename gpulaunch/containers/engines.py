@@ -10,27 +10,27 @@ from gpulaunch.errors import UsageError
 if TYPE_CHECKING:  # few launches need these
     from collections.abc import Callable
 
-    from gpulaunch.containers.engine import ContainerEngine, EngineClient
+    from gpulaunch.containers.engine import EngineClient
 
 
-def _load_docker() -> "ContainerEngine":
-    from gpulaunch.containers.docker.engine import Docker
+def _load_docker() -> "type[EngineClient]":
+    from gpulaunch.containers.docker.client import DockerClient
 
-    return Docker()
-
-
-def _load_podman() -> "ContainerEngine":
-    from gpulaunch.containers.podman.engine import Podman
-
-    return Podman()
+    return DockerClient
 
 
-ENGINES: "dict[str, Callable[[], ContainerEngine]]" = {
+def _load_podman() -> "type[EngineClient]":
+    from gpulaunch.containers.podman.client import PodmanClient
+
+    return PodmanClient
+
+
+ENGINES: "dict[str, Callable[[], type[EngineClient]]]" = {
     "docker": _load_docker,
     "nvidia-docker": _load_docker,
     "podman": _load_podman,
 }
-"""Programs whose containers get leases, each with a function that imports its engine."""
+"""Programs whose containers get leases, each with a function that imports its engine's client."""
 
 
 NOT_BUILT = frozenset({"podman-remote", "nerdctl", "docker-compose", "podman-compose"})
@@ -60,7 +60,7 @@ def module_of(path: str) -> str:
     return f"gpulaunch.cli.{program.removeprefix('nvidia-')}"
 
 
-def all_engines() -> "list[ContainerEngine]":
+def all_engines() -> "list[type[EngineClient]]":
     """Return every engine that is built, without duplicates."""
     return [load() for load in dict.fromkeys(ENGINES.values())]
 
@@ -84,11 +84,11 @@ def clients_at_hand() -> "list[tuple[str, EngineClient]]":
             seen.add(place)
             found.append(("docker", DockerClient(path)))
     if has_containers():
-        found += [("podman", one) for one in _load_podman().known_clients(os.geteuid())]
+        found += [("podman", one) for one in _load_podman().known(os.geteuid())]
     return found
 
 
-def engines_of(engine_id: str) -> "list[ContainerEngine]":
+def engines_of(engine_id: str) -> "list[type[EngineClient]]":
     """Return the engines that an id in a lease may belong to, by its start."""
     engines = all_engines()
     named = [one for one in engines if one.id_prefix and engine_id.startswith(one.id_prefix)]

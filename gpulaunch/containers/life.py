@@ -1,9 +1,14 @@
 """Containers: the labels that identify them, and the state that says if they hold their GPUs."""
 # pure: decides on plain values
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
+
+if TYPE_CHECKING:  # few launches need these
+    from gpulaunch.leases.share import Share
 
 LEASE_LABEL = "io.gpulaunch.lease"
 """Id of the lease that a container was made under."""
@@ -28,6 +33,41 @@ def service_of(labels: Mapping[str, str]) -> str | None:
     """Return project and service of compose in a container's labels; None if there is none."""
     project = labels.get(PROJECT_LABEL)
     return f"{project}/{labels.get('com.docker.compose.service')}" if project else None
+
+
+def container_labels(
+    gpus: Sequence[Gpu], lease_id: str | None, share: "Share | None" = None, *, later: bool = False
+) -> Mapping[str, str]:
+    """Return the labels by which a container is known to be a lease's.
+
+    Args:
+        gpus: its GPUs in rank order.
+        lease_id: id of the lease; None as long as there is none.
+        share: its share of the GPUs, if it shares them.
+        later: whether it is only made now, and started later.
+    """
+    labels = {GPUS_LABEL: ",".join(gpu.uuid for gpu in gpus)}
+    if share:
+        labels[SHARE_LABEL] = str(share.sm_percentage)
+    if later:
+        labels[LATER_LABEL] = "true"
+    if lease_id:
+        labels[LEASE_LABEL] = lease_id
+    return labels
+
+
+class Image(Record):
+    """What an image says of its containers.
+
+    Attributes:
+        user: user of their programs; "" for root.
+        labels: labels by name.
+        variables: environment variables by name.
+    """
+
+    user: str
+    labels: Mapping[str, str]
+    variables: Mapping[str, str]
 
 
 class Container(Record):

@@ -96,7 +96,7 @@ def _find_standing(
     """Return a lease's standing, and a client of its engine if that answers."""
     problems = []
     engines = engines_of(lease.engine or "")
-    for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
+    for client in chain.from_iterable(engine.known(lease.user_id) for engine in engines):
         key = client.title, client.address
         if key not in asked:
             limited = client.within(patience_s)

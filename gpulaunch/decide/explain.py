@@ -6,12 +6,7 @@ from itertools import islice, pairwise
 
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation
-from gpulaunch.decide.needs import (
-    admitted_gpus,
-    gpus_to_avoid,
-    leased_until_s,
-    leases_to_avoid,
-)
+from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s, leases_to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES

@@ -5,17 +5,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from gpulaunch.containers.container_launch import (
-    HOST_VARIABLES,
-    container_labels,
-    container_variables,
-)
+from gpulaunch.containers.asked import HOST_VARIABLES, container_variables
 from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Door
-from gpulaunch.containers.engine import Info
-from gpulaunch.containers.ways import NO_WAY
+from gpulaunch.containers.engine import NO_WAY, Info
+from gpulaunch.containers.life import container_labels
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.assess import granted_gpus
@@ -38,6 +34,8 @@ from gpulaunch.process.system import is_cancelled_by_kill, this_process
 
 if TYPE_CHECKING:
     from threading import Event, Thread
+
+    from gpulaunch.containers.podman.command import PodmanCommand
 
 _LOOK_S = 0.2
 
@@ -229,6 +227,7 @@ def _porter_of(
 
 def run_podman(
     options: Options,
+    command: "PodmanCommand",
     launch: Launch,
     begins: Begins,
     refusal: Refusal,
@@ -242,7 +241,8 @@ def run_podman(
 
     Args:
         options: gpulaunch's own options.
-        launch: the launch, with podman's command line.
+        command: podman's command line.
+        launch: its launch.
         begins: see Begins.
         refusal: see Refusal.
         warn: called with each warning.
@@ -254,12 +254,11 @@ def run_podman(
     Raises:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
-    from gpulaunch.containers.podman.gpu_flags import asked_container, with_gpus  # not docker's
+    from gpulaunch.containers.podman.command import asked_container, with_gpus  # not docker's
 
     container = launch.container
     assert container  # noqa: S101  for the type checker
-    assert container.podman  # noqa: S101  likewise
-    command, driver = container.podman, container.driver
+    driver = launch.machine.topology.driver
     watch = _Watch(options, begins, warn, over, is_single=True)
     leases = ContainerLeases(None, watch.begins, refusal, warn)
     try:

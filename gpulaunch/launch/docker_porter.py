@@ -5,15 +5,18 @@ from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpulaunch.containers.asked import AskedContainer
-from gpulaunch.containers.container_launch import container_labels, container_variables
+from gpulaunch.containers.asked import VISIBLE, AskedContainer, container_variables
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
-from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.door import Ended, NotHereError
-from gpulaunch.containers.engine import Info
-from gpulaunch.containers.life import LEASE_LABEL, PROJECT_LABEL, Container, service_of
-from gpulaunch.containers.ways import NO_WAY, VISIBLE
+from gpulaunch.containers.engine import NO_WAY, Info
+from gpulaunch.containers.life import (
+    LEASE_LABEL,
+    PROJECT_LABEL,
+    Container,
+    container_labels,
+    service_of,
+)
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import GpulaunchError
@@ -33,7 +36,6 @@ from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 
-_ENGINE = Docker()
 _REPLACES = "com.docker.compose.replace"
 
 Document = dict[str, Any]
@@ -129,7 +131,6 @@ class DockerPorter(ContainerLeases):
             return None
         launch = read_container_launch(
             self._options,
-            _ENGINE,
             self._client,
             self._info or self._client.info(),
             container,
@@ -144,7 +145,7 @@ class DockerPorter(ContainerLeases):
                 return None
             return with_gpus(document, (), NO_WAY, DEFAULT_DRIVER, {}, {}), lambda _: None
         if shares(launch):
-            from gpulaunch.containers.docker.mps_client import check_sharing  # late: few share
+            from gpulaunch.containers.docker.create import check_sharing  # late: few share
 
             user = image.user if image else None
             security = (self._info or self._client.info()).security
@@ -175,7 +176,7 @@ class DockerPorter(ContainerLeases):
         """Return the request with the GPUs of its lease."""
         lease, gpus = acquired.lease, granted_gpus(launch, acquired.grant)
         assert launch.container  # noqa: S101  for the type checker
-        way, driver = launch.container.way, launch.container.driver
+        way, driver = launch.container.way, launch.machine.topology.driver
         if way == NO_WAY:
             name = launch.machine.topology.name
             self.warn(f"{name} is only described: its GPUs get into no container")
@@ -185,7 +186,7 @@ class DockerPorter(ContainerLeases):
         found = with_gpus(document, uuids, way, driver, variables, labels)
         if lease.share is None:
             return found
-        from gpulaunch.containers.docker.mps_client import with_mps  # late: few share
+        from gpulaunch.containers.docker.create import with_mps  # late: few share
 
         return with_mps(found, lease.share)
 

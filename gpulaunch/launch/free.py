@@ -12,12 +12,7 @@ from gpulaunch.files.duration import format_duration
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_file import (
-    is_locked,
-    opened,
-    parse_record,
-    parse_unlocked,
-)
+from gpulaunch.leases.record_file import is_locked, opened, parse_record, parse_unlocked
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine

@@ -10,7 +10,7 @@ from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
-    from gpulaunch.containers.container_launch import ContainerLaunch
+    from gpulaunch.containers.engine import ContainerLaunch
     from gpulaunch.leases.table import Snapshot
 
 

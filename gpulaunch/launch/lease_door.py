@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.line import TLS_VARIABLES
 from gpulaunch.containers.door import Door
 from gpulaunch.decide.decision import Refuse, Wait
@@ -37,7 +36,7 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
         OSError: no process can be made.
     """
     try:
-        engine = DockerClient(Docker().usual_client().address)
+        engine = DockerClient.usual()
     except GpulaunchError:  # another machine's
         return {}
     if not engine.exists():

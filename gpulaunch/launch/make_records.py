@@ -22,7 +22,7 @@ from gpulaunch.process.system import (
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches are a container engine's
-    from gpulaunch.containers.container_launch import ContainerLaunch
+    from gpulaunch.containers.engine import ContainerLaunch
     from gpulaunch.leases.engine_job import EngineJob
 
 

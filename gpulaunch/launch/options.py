@@ -112,7 +112,7 @@ def parse_published(text: str) -> str:
 
 def parse_way(text: str) -> str:
     """Return the name of a way by which GPUs get into a container."""
-    from gpulaunch.containers.ways import WAYS
+    from gpulaunch.containers.engine import WAYS
 
     return one_of(WAYS, "way into a container")(text)
 

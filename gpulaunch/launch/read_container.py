@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.asked import Asked, AskedContainer
-from gpulaunch.containers.container_launch import ContainerLaunch
-from gpulaunch.containers.engine import ContainerEngine, EngineClient, Image, Info
-from gpulaunch.containers.life import PROFILE_LABEL, Container
-from gpulaunch.containers.ways import NO_WAY, describe_way
+from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
+from gpulaunch.containers.life import PROFILE_LABEL, Container, Image
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.launch import Launch
@@ -31,7 +29,6 @@ _ENDING_LOOK_S = 0.02
 
 def read_container_launch(
     options: Options,
-    engine: ContainerEngine,
     client: EngineClient,
     info: Info,
     container: AskedContainer,
@@ -46,8 +43,7 @@ def read_container_launch(
 
     Args:
         options: gpulaunch's own options.
-        engine: the engine that is to make it.
-        client: client of that engine.
+        client: client of the engine that is to make it.
         info: the engine's description of itself.
         container: what somebody wants to make.
         asked: the GPUs that this asks for; None if it says nothing.
@@ -69,7 +65,7 @@ def read_container_launch(
         if asked.nothing and _names_gpus(options):
             raise UsageError(f"{option_text(options)} asks for GPUs, but {asked.text} for none")
         return None
-    if "share" not in options.given and (engine.cannot_share or not container.runs):
+    if "share" not in options.given and (client.cannot_share or not container.runs):
         options = options.but(share=(container.title, "false"))  # `share = true` of the settings
     wanted = _merge_asked_gpus(options, container, asked)
     if asked and asked.number == "all":
@@ -80,7 +76,7 @@ def read_container_launch(
     launch = read_launch(wanted, command, name=name, warn=warn, label=label)
     _warn_of_options(options, container, asked, warn)
     _warn_of_hidden(launch, container, warn)
-    way = choose_way(engine, info, launch.machine, options, container, warn)
+    way = choose_way(client, info, launch.machine, options, container, warn)
     if not container.runs:
         if "time_limit" in options.given:
             raise UsageError(
@@ -89,15 +85,14 @@ def read_container_launch(
             )
         endless = replace(launch.request, ends_within_s=None)
         launch = replace(launch, time_limit_s=None, request=endless)
-    if engine.cannot_share and shares(launch):
-        raise UsageError(engine.cannot_share, "launch it without --share")
+    if client.cannot_share and shares(launch):
+        raise UsageError(client.cannot_share, "launch it without --share")
     return replace(
         launch,
         container=ContainerLaunch(
             client=client,
             engine_id=info.id,
             way=way,
-            driver=launch.machine.topology.driver,
             asked=asked,
             attached=container.attached and container.runs,
             passes_signals=container.passes_signals,
@@ -144,7 +139,6 @@ def read_container_start(
             client=client,
             engine_id=client.info().id,
             way=NO_WAY,
-            driver=launch.machine.topology.driver,
             container_id=container.id,
         ),
     )
@@ -254,7 +248,7 @@ def _warn_of_options(
 
 
 def choose_way(
-    engine: ContainerEngine,
+    client: EngineClient,
     info: Info,
     machine: Machine,
     options: Options,
@@ -271,10 +265,10 @@ def choose_way(
         UsageError: the container excludes the forced way, or the engine does not have it.
     """
     topology, forced = machine.topology, options.container_gpus
-    allowed = set(engine.ways)
+    allowed = set(client.ways)
     if container.runtime not in (None, "nvidia"):
         allowed -= {"runtime"}
-    offer = engine.offer_of(info, topology)
+    offer = client.offer_of(info, topology)
     if forced and forced not in allowed:
         origin = options.origin("container_gpus")
         if container.runtime:
@@ -292,12 +286,12 @@ def choose_way(
         possible = [one for one in DRIVERS[topology.driver].container_ways if one in allowed]
         named = ", ".join(describe_way(way, topology.driver) for way in possible)
         raise FailedError(
-            f"{engine.title} {info.version} has no way to give GPUs to containers: none of {named}",
+            f"{client.title} {info.version} has no way to give GPUs to containers: none of {named}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
         )
     if ways[0] == "cdi" and restarts and not offer.cdi_returns and not machine.key:
         warn(
-            f"--restart {container.restart_policy}: {engine.title} {info.version} does not start "
+            f"--restart {container.restart_policy}: {client.title} {info.version} does not start "
             "a container with CDI devices again when it has been restarted itself: see "
             "'gpulaunch doctor'"
         )

@@ -3,20 +3,19 @@
 import os
 from collections.abc import Callable
 
-from gpulaunch.containers.podman.command import PodmanCommand
-from gpulaunch.containers.podman.engine import Podman, client_of
-from gpulaunch.containers.podman.gpu_flags import asked_container, asked_gpus, with_gpus
+from gpulaunch.containers.podman.client import client_of
+from gpulaunch.containers.podman.command import (
+    PodmanCommand,
+    asked_container,
+    asked_gpus,
+    with_gpus,
+)
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.read_container import (
-    has_lease,
-    read_container_launch,
-    read_container_start,
-)
+from gpulaunch.launch.read_container import has_lease, read_container_launch, read_container_start
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
-from gpulaunch.records import replace
 
 
 def read_podman_launch(
@@ -54,10 +53,7 @@ def read_podman_launch(
             raise UsageError(
                 f"{len(without)} containers need their GPUs back: {names}: start them one at a time"
             )
-        started = read_container_start(
-            options, client, without[0], command.argv, name=name, warn=warn
-        )
-        return _of(started, command)
+        return read_container_start(options, client, without[0], command.argv, name=name, warn=warn)
     asked = asked_gpus(command, os.environ)
     if asked and asked.nothing:
         plain = with_gpus(command, (), DEFAULT_DRIVER, {}, {})
@@ -65,7 +61,6 @@ def read_podman_launch(
         plain = command.argv
     launch = read_container_launch(
         options,
-        Podman(),
         client,
         client.info(),
         asked_container(command),
@@ -75,9 +70,4 @@ def read_podman_launch(
         name=name,
         warn=warn,
     )
-    return plain if launch is None else _of(launch, command)
-
-
-def _of(launch: Launch, command: PodmanCommand) -> Launch:
-    assert launch.container  # noqa: S101  for the type checker
-    return replace(launch, container=replace(launch.container, podman=command))
+    return launch or plain

@@ -21,7 +21,8 @@ class DriverEntry(Record):
         uuids_variable: environment variable with the UUIDs of a job's GPUs; None for no such
             variable.
         constants: environment variables that every job gets with this value.
-        container_ways: names in containers.ways.WAYS of the ways to get the GPUs into a container.
+        container_ways: names in containers.engine.WAYS of the ways to get the GPUs into a
+            container.
         mps: whether jobs can share the GPUs by CUDA MPS.
     """
 

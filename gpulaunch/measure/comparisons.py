@@ -22,13 +22,7 @@ from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpu_names, gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
-from gpulaunch.measure.launches import (
-    Background,
-    Launched,
-    MeasuredJob,
-    launch,
-    repeated,
-)
+from gpulaunch.measure.launches import Background, Launched, MeasuredJob, launch, repeated
 from gpulaunch.measure.recording import refuse_described
 from gpulaunch.measure.run import SHARED, rounded
 from gpulaunch.measure.traffic import communication_of

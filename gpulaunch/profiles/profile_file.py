@@ -11,12 +11,7 @@ from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, rea
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import find_profile, profile_names
-from gpulaunch.profiles.profile import (
-    VERSION,
-    check_profile,
-    is_askable,
-    parse_profile,
-)
+from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"

@@ -9,13 +9,7 @@ import sys
 import warnings
 
 from gpulaunch.errors import printable
-from gpulaunch.scan.interfaces import (
-    Findings,
-    Use,
-    listed,
-    python_interface,
-    python_packages,
-)
+from gpulaunch.scan.interfaces import Findings, Use, listed, python_interface, python_packages
 from gpulaunch.scan.peers import Amount, names_gradients, pattern_of_peers
 
 _ASKERS = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "callable", "print", "type"}

@@ -22,19 +22,8 @@ from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import boot_id, seconds_since_boot
-from gpulaunch.sharing.mps_daemon import (
-    Daemon,
-    MpsError,
-    MpsHangsError,
-    pipe_directory_of,
-    program,
-)
-from gpulaunch.sharing.mps_directories import (
-    MEMBERS_FILE,
-    PATIENCE_S,
-    is_of_a_group,
-    make_own,
-)
+from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError, pipe_directory_of, program
+from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S, is_of_a_group, make_own
 
 _LOCK_MARGIN_S = 30.0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import DGX, Launcher
-from made_up_engine import BOX, BoxEngine, Boxes
+from made_up_engine import BOX, Boxes
 from values import lease
 
 from gpulaunch.containers.engines import ENGINES
@@ -20,10 +20,9 @@ from gpulaunch.records import replace
 def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes]:
     """Put an engine in the registry, and no other there; return its client."""
     client = Boxes()
-    engine = BoxEngine(client)
     others = dict(ENGINES)
     ENGINES.clear()
-    ENGINES["boxer"] = lambda: engine
+    ENGINES["boxer"] = lambda: client
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     yield client
     ENGINES.clear()

@@ -17,14 +17,12 @@ from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
 from values import box, cases
 
-from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.container_launch import container_labels, container_variables
-from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
-from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.asked import Asked, container_variables
+from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.docker.create import asked_container, asked_gpus, check_sharing, with_gpus
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
-from gpulaunch.containers.docker.mps_client import check_sharing
-from gpulaunch.containers.engine import Image, Info
-from gpulaunch.containers.ways import NO_WAY, WAYS
+from gpulaunch.containers.engine import NO_WAY, WAYS, Info
+from gpulaunch.containers.life import Image, container_labels
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
@@ -224,7 +222,7 @@ def test_the_order_inside_counts_anew(
 def test_versions_that_start_cdi_devices_again() -> None:
     """Docker starts containers with CDI devices again since 28.2."""
     for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
-        assert Docker().offer_of(Info("id", version), box()).cdi_returns == want
+        assert DockerClient("").offer_of(Info("id", version), box()).cdi_returns == want
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared

@@ -14,10 +14,15 @@ import pytest
 from conftest import DGX, Launcher
 
 from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.podman.answers import parse_inspected
-from gpulaunch.containers.podman.command import read_command
-from gpulaunch.containers.podman.flags import GLOBAL, RUN, START, FlagTable
-from gpulaunch.containers.podman.gpu_flags import asked_gpus
+from gpulaunch.containers.podman.client import parse_inspected
+from gpulaunch.containers.podman.command import (
+    GLOBAL,
+    RUN,
+    START,
+    FlagTable,
+    asked_gpus,
+    read_command,
+)
 from gpulaunch.files.toml import tomllib
 
 CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text())

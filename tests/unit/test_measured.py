@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import cases
 
-from gpulaunch.measure.run import (
-    GpuRun,
-    Reading,
-    Run,
-    Usage,
-    is_reservation,
-)
+from gpulaunch.measure.run import GpuRun, Reading, Run, Usage, is_reservation
 from gpulaunch.measure.update_profile import percentile_95, resources_of, updated
 
 GIB = 1 << 30

@@ -10,7 +10,7 @@ from made_up_engine import BOX, Boxes
 from values import cases, machine
 
 from gpulaunch.containers import in_use
-from gpulaunch.containers.docker.answers import parse_container
+from gpulaunch.containers.docker.client import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.containers.in_use import RunningContainer, running_containers

@@ -16,13 +16,7 @@ from gpulaunch.profiles.demand import Counters, CurvePoint, Demand, saturates, t
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.caps import best_caps, knee_of
-from gpulaunch.sharing.speed import (
-    idle_power,
-    is_memory_bound,
-    kernels_of,
-    pace,
-    speeds,
-)
+from gpulaunch.sharing.speed import idle_power, is_memory_bound, kernels_of, pace, speeds
 
 THROUGHPUT = Objective()
 UNCOUNTED = Capacity(memory_bytes=1 << 34, most_clients=48)

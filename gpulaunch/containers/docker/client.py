@@ -11,32 +11,45 @@ import time
 
 # `import socket` makes enums of all its constants: half of what asking an engine costs a launch.
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
-from gpulaunch.containers.docker import TITLE
-from gpulaunch.containers.docker.answers import (
-    checked_text,
-    parse_container,
-    parse_image,
-    parse_info,
-    parse_pids,
-    parse_running,
-)
+from gpulaunch.containers.asked import VISIBLE, without_kinds
+from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
+from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
     ANSWER_S,
+    WAYS,
     ForbiddenError,
-    Image,
     Info,
     LateError,
     NoAnswerError,
+    Offer,
+    find_cdi_devices,
 )
-from gpulaunch.containers.life import LEASE_LABEL, PROJECT_LABEL, Container
-from gpulaunch.errors import FailedError, printable
+from gpulaunch.containers.life import (
+    GPUS_LABEL,
+    LATER_LABEL,
+    LEASE_LABEL,
+    PROJECT_LABEL,
+    SHARE_LABEL,
+    Container,
+    Image,
+    service_of,
+)
+from gpulaunch.errors import FailedError, GpulaunchError, printable
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.topology import Topology
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
 from gpulaunch.records import replace
+
+_HOOK = "nvidia-container-runtime-hook"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_CDI_RETURNS = (28, 2)
+"""The first version that starts containers with CDI devices again (moby 49989)."""
 
 T = TypeVar("T")
 
@@ -56,19 +69,38 @@ class _ConflictError(FailedError):
 
 
 class DockerClient:
-    """A client of one engine; EngineClient documents the methods.
+    """A client of one engine; EngineClient documents what is not here.
 
     Args:
         socket_path: path of its Unix socket.
         altogether_s: longest wait for all answers together, in seconds, or None for no limit.
     """
 
+    title, program = "Docker Engine", "docker"
+    id_prefix = ""
+    address_variable = ADDRESS_VARIABLE
+    cannot_share: str | None = None
+    ways = frozenset(WAYS)
+
     def __init__(self, socket_path: str, altogether_s: float | None = None) -> None:
-        self.title = TITLE
         self.address = socket_path
         self._answer_s = min(altogether_s or ANSWER_S, ANSWER_S)
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
         self._lease_of: dict[str, str | None] = {}
+
+    @classmethod
+    def usual(cls) -> "DockerClient":
+        """Return a client of the engine that docker would talk to from here."""
+        return cls(socket_of(read_line([cls.program])))
+
+    @classmethod
+    def known(cls, user_id: int) -> "list[DockerClient]":
+        """Return clients of docker's usual engine here, the host's and the user's."""
+        sockets = [DEFAULT_SOCKET, ROOTLESS_SOCKET.format(user_id=user_id)]
+        # The engine may be on another machine, or docker may not know the context.
+        with suppress(GpulaunchError, OSError):
+            sockets.insert(0, cls.usual().address)
+        return [cls(path) for path in dict.fromkeys(sockets) if os.path.exists(path)]
 
     def exists(self) -> bool:
         """Return whether the socket exists."""
@@ -81,6 +113,25 @@ class DockerClient:
     def info(self) -> Info:
         """Return the engine's description of itself."""
         return self._parse(self._send("GET", "/info"), parse_info)
+
+    def offer_of(self, info: Info, topology: Topology) -> Offer:
+        """Return the ways by which an engine can give GPUs to its containers."""
+        entry = DRIVERS[topology.driver]
+        names = {gpu.uuid for gpu in topology.gpus}
+        if info.cdi_devices is None:
+            known = find_cdi_devices(info.cdi_directories, entry.cdi_kind, names)
+        else:
+            known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
+        path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
+        hook = any(
+            os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":")
+        )
+        return Offer(
+            frozenset(known),
+            runtime="runtime" in entry.container_ways and "nvidia" in info.runtimes,
+            gpus="gpus" in entry.container_ways and hook,
+            cdi_returns=_version(info) >= _CDI_RETURNS,
+        )
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -307,3 +358,150 @@ def _read_message(body: bytes) -> str:
         return printable(str(json.loads(body)["message"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return "no reason given"
+
+
+_STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
+_MOST_GPUS = 1024
+_LARGEST_PID = 1 << 22
+
+
+def parse_container(document: Mapping[str, Any]) -> Container:
+    """Read the answer of GET /containers/ID/json, or of podman with docker's states."""
+    state = document["State"]
+    if state["Status"] not in _STATES:
+        raise ValueError(state["Status"])
+    labels = parse_labels(document["Config"])
+    policy = document["HostConfig"].get("RestartPolicy") or {}
+    given = _given_gpus(document["HostConfig"], document["Config"].get("Env") or ())
+    return Container(
+        id=checked_text(document["Id"]),
+        name=document["Name"].removeprefix("/"),
+        state=state["Status"],
+        has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
+        restarts=_restarts(policy, state, document.get("RestartCount", 0)),
+        image_id=str(document["Image"]),
+        lease_id=labels.get(LEASE_LABEL),
+        uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
+        created_at=str(document.get("Created", "")),
+        shares=SHARE_LABEL in labels,
+        given=() if "all" in given else given,
+        sees_all="all" in given,
+        pid=(pid := checked_pid(state.get("Pid"))),
+        watched=frozenset({pid} - {0}),
+        is_for_later=LATER_LABEL in labels,
+        service=service_of(labels),
+    )
+
+
+def parse_image(document: Mapping[str, Any]) -> Image:
+    """Read the answer of GET /images/NAME/json."""
+    config = document["Config"]
+    assignments = [str(text).partition("=") for text in config.get("Env") or ()]
+    return Image(
+        user=str(config.get("User") or ""),
+        labels=parse_labels(config),
+        variables={name: value for name, _, value in assignments},
+    )
+
+
+def parse_running(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Read the answer of GET /containers/json: the names of containers by their ids."""
+    names = {}
+    for entry in answer:
+        # Links give a container further names, such as /other/alias.
+        own = [name for name in entry.get("Names") or () if name.count("/") == 1]
+        names[checked_text(entry["Id"])] = own[0].removeprefix("/") if own else entry["Id"][:12]
+    return names
+
+
+def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[str, ...]:
+    """Return the GPUs that --gpus, --device or the variable of NVIDIA's runtime gave a container.
+
+    Source: moby daemon/devices_nvidia_linux.go, where a count of N stands for the GPUs 0 to N-1,
+    and docs/reference/commandline/container_run.md of docker/cli.
+
+    Args:
+        host: its HostConfig.
+        environment: its variables, as NAME=VALUE.
+    """
+    names: list[str] = []
+    for request in host.get("DeviceRequests") or ():
+        driver = request.get("Driver") or ""
+        capabilities = {word for some in request.get("Capabilities") or () for word in some}
+        if driver == "cdi" or driver.startswith("nvidia") or (not driver and "gpu" in capabilities):
+            count = request.get("Count") or 0
+            names += request.get("DeviceIDs") or ()
+            names += ["all"] if count < 0 else map(str, range(min(count, _MOST_GPUS)))
+    names = _gpu_names(",".join(names))
+    if not names and str(host.get("Runtime")).startswith("nvidia"):
+        for variable in environment:  # the last one counts
+            name, _, value = variable.partition("=")
+            names = _gpu_names(value) if name == VISIBLE else names
+    return tuple(dict.fromkeys(names))
+
+
+def _gpu_names(devices: str) -> list[str]:
+    """Return the names of GPUs in a list with commas, without those of other kinds of devices."""
+    nothing = ("", "none", "void")
+    return [name for name in without_kinds(devices) if "=" not in name and name not in nothing]
+
+
+def checked_pid(value: object) -> int:
+    """Return a number that can be a pid; 0 for any other value."""
+    return value if isinstance(value, int) and 0 < value <= _LARGEST_PID else 0
+
+
+def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels in the Config of a container or image, without values that are no text."""
+    return {
+        key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)
+    }
+
+
+def checked_text(value: object) -> str:
+    """Return an identifier, version or path after checking that it can be one.
+
+    Raises:
+        ValueError: the value is something else.
+    """
+    if not isinstance(value, str) or not value or not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{value!r} is no identifier")
+    return value
+
+
+def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
+    """Return whether the engine may start a container again by its restart policy."""
+    if policy.get("Name") != "on-failure":
+        return policy.get("Name") in ("always", "unless-stopped")
+    has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
+    return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
+
+
+def parse_info(answer: Mapping[str, Any]) -> Info:
+    """Read the answer of GET /info."""
+    devices = answer.get("DiscoveredDevices")
+    return Info(
+        id=checked_text(answer["ID"]),
+        version=checked_text(answer["ServerVersion"]),
+        runtimes=tuple(answer.get("Runtimes") or ()),
+        cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
+        cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
+        security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
+    )
+
+
+def _option_name(option: str) -> str:
+    """Return the name in an option such as name=seccomp,profile=builtin."""
+    return option.partition(",")[0].removeprefix("name=")
+
+
+def parse_pids(answer: Mapping[str, Any]) -> set[int]:
+    """Read the answer of GET /containers/ID/top: the table that ps writes."""
+    titles = answer["Titles"]
+    return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
+
+
+def _version(info: Info) -> tuple[int, ...]:
+    """Return the first two numbers of an engine's version; () for one without."""
+    first_two = info.version.split(".")[:2]
+    return tuple(map(int, first_two)) if all(map(str.isdecimal, first_two)) else ()

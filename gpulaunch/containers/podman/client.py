@@ -7,31 +7,41 @@ from pidfds, and podman is asked what they mean (docs/decisions/podman.md).
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from gpulaunch.containers.docker.answers import checked_text, parse_image
-from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoAnswerError
-from gpulaunch.containers.life import LEASE_LABEL, Container
-from gpulaunch.containers.podman import TITLE
-from gpulaunch.containers.podman.answers import (
-    RESTART_S,
-    parse_action,
-    parse_info,
-    parse_inspected,
+from gpulaunch.containers.asked import Asked
+from gpulaunch.containers.docker.client import (
+    checked_pid,
+    checked_text,
+    parse_container,
+    parse_image,
 )
-from gpulaunch.errors import FailedError, printable
-from gpulaunch.process.system import runs, user_name
+from gpulaunch.containers.engine import (
+    ANSWER_S,
+    ForbiddenError,
+    Info,
+    LateError,
+    NoAnswerError,
+    Offer,
+    find_cdi_devices,
+)
+from gpulaunch.containers.life import LEASE_LABEL, Container, Image
+from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
+from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import parse_time, runs, user_name
 from gpulaunch.records import replace
-
-if TYPE_CHECKING:
-    from gpulaunch.containers.engine import Image, Info
 
 T = TypeVar("T")
 
 _LOOK_S = 0.5
+_ID_PREFIX = "podman:"
+_REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
+_REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 
 
 class _NoSuchContainerError(FailedError):
@@ -39,40 +49,62 @@ class _NoSuchContainerError(FailedError):
 
 
 class PodmanClient:
-    """The podman program, asked about one store; EngineClient documents the methods.
+    """The podman program, asked about one store; EngineClient documents what is not here.
 
     Args:
-        program: the program and its flags that say which store.
+        words: the program and its flags that say which store.
         user_id: id of the user whose store it is; only they can ask.
         altogether_s: longest wait for all answers together, in seconds, or None for no limit.
     """
 
+    title, program = "Podman", "podman"
+    id_prefix = _ID_PREFIX
+    address_variable = "CONTAINERS_STORAGE_CONF"
+    cannot_share: str | None = "podman's containers do not share GPUs yet"
+    ways = frozenset({"cdi"})
+
     def __init__(
-        self, program: Sequence[str], user_id: int, altogether_s: float | None = None
+        self, words: Sequence[str], user_id: int, altogether_s: float | None = None
     ) -> None:
-        self.title = TITLE
-        self.address = " ".join(program)
-        self._program = tuple(program)
+        self.address = " ".join(words)
+        self._words = tuple(words)
         self._user_id = user_id
         self._patience_s = ANSWER_S if altogether_s is None else altogether_s
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+
+    @classmethod
+    def usual(cls) -> "PodmanClient":
+        """Return a client of the store that podman would use from here."""
+        return client_of(read_command([cls.program]), os.environ)
+
+    @classmethod
+    def known(cls, user_id: int) -> "list[PodmanClient]":
+        """Return a client of the user's store, which answers nobody else."""
+        return [cls((cls.program,), user_id)]
 
     def exists(self) -> bool:
         """Return whether the program is there."""
         from shutil import which  # late: for doctor only
 
-        return which(self._program[0]) is not None
+        return which(self._words[0]) is not None
 
     def within(self, seconds: float) -> "PodmanClient":
         """Return a client of the same store with a limit for all its answers together."""
-        return PodmanClient(self._program, self._user_id, seconds)
+        return PodmanClient(self._words, self._user_id, seconds)
 
-    def info(self) -> "Info":
+    def info(self) -> Info:
         """Return podman's description of itself."""
         answer = self._ask("info", "--format", "json")
         return self._parse(answer, lambda info: parse_info(info, self._user_id))
 
-    def image(self, name: str) -> "Image | None":
+    def offer_of(self, info: Info, topology: Topology) -> Offer:
+        """Return the way by which Podman gives GPUs to its containers, CDI, if it can."""
+        kind = DRIVERS[topology.driver].cdi_kind
+        uuids = {gpu.uuid for gpu in topology.gpus}
+        found = find_cdi_devices(info.cdi_directories, kind, uuids)
+        return Offer(frozenset(found), runtime=False, gpus=False)
+
+    def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
         if not name:  # of a container that was made by --rootfs
             return None
@@ -166,7 +198,7 @@ class PodmanClient:
             deadline = time.monotonic() + RESTART_S + 1
             while (now := self.container(container.id)) and now.holds:
                 if time.monotonic() > deadline:
-                    raise FailedError(f"{TITLE} has stopped {container.name}, but it goes on")
+                    raise FailedError(f"{self.title} has stopped {container.name}, but it goes on")
                 time.sleep(_LOOK_S)
 
     def _time_left_s(self) -> float:
@@ -181,10 +213,10 @@ class PodmanClient:
 
         if self._user_id != os.geteuid():
             owner = user_name(self._user_id)
-            raise ForbiddenError(f"only {owner} can ask {TITLE} about containers of {owner}")
+            raise ForbiddenError(f"only {owner} can ask {self.title} about containers of {owner}")
         try:
             done = subprocess.run(  # noqa: S603
-                [*self._program, *words],
+                [*self._words, *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=limit_s,
@@ -196,12 +228,12 @@ class PodmanClient:
             raise LateError(f"no answer from {self.address} in {shown_s:g} s") from None
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
-            raise NoAnswerError(f"cannot start {self._program[0]}: {reason}") from None
+            raise NoAnswerError(f"cannot start {self._words[0]}: {reason}") from None
         if done.returncode == 0:
             return done.stdout
         text = done.stderr.decode(errors="replace").strip()
         if "no such container" in text or "no such object" in text:
-            raise _NoSuchContainerError(f"{TITLE} does not know that container")
+            raise _NoSuchContainerError(f"{self.title} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")
         raise FailedError(f"{self.address} failed: {printable(last) or 'no reason given'}")
 
@@ -213,3 +245,120 @@ class PodmanClient:
 
     def _wrong_answer_error(self) -> FailedError:
         return FailedError(f"{self.address} gives an answer that is not podman's")
+
+
+RESTART_S = 4.0
+"""Seconds after a container's end within which its restart policy starts it again, if ever."""
+
+_STATES = {
+    "configured": "created",
+    "created": "created",
+    "initialized": "created",
+    "running": "running",
+    "stopping": "running",
+    "paused": "paused",
+    "stopped": "exited",
+    "exited": "exited",
+    "removing": "removing",
+}
+_ACTIONS = {"remove": "destroy", "restart": "stop", "start": "start"}
+"""Podman's events that decide, in docker's words: what docker calls stop, a start may follow."""
+
+_CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+_FIRST_WITH_CDI = (4, 1)
+
+
+def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
+    """Read one container in the answer of podman container inspect.
+
+    Args:
+        document: the answer.
+        now_s: the time, in seconds since 1970.
+    """
+    state = document["State"]
+    status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
+    made_by, asked = _read_creation(document["Config"])
+    found = parse_container({**document, "State": {**state, "Status": status}})
+    restarts = found.restarts
+    if restarts and status == "exited":
+        # A policy acts at once or, as after podman stop, never.
+        restarts = now_s - parse_time(state["FinishedAt"]).timestamp() < RESTART_S
+    pids = {checked_pid(state.get(name)) for name in ("Pid", "ConmonPid")}
+    return replace(
+        found,
+        # Nothing starts a container of podman run once that is over.
+        has_failed=status == "created" and made_by == "run",
+        is_for_later=made_by == "create",
+        restarts=restarts,
+        given=asked.devices if asked else (),
+        sees_all=asked is not None and asked.number == "all",
+        watched=frozenset(pids - {0}),
+    )
+
+
+def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:
+    """Return the subcommand that made a container, and the GPUs that its flags asked for."""
+    try:
+        command = read_command(config.get("CreateCommand") or ("podman",))
+        return "".join(command.subcommand[-1:]), asked_gpus(command, {})
+    except UsageError:
+        return "", None
+
+
+def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
+    """Read the answer of podman info.
+
+    Args:
+        answer: the whole answer.
+        user_id: id of the user who asked, whose store it is.
+    """
+    version = checked_text(answer["version"]["Version"])
+    numbers = tuple(int(number) for number in version.split(".")[:2])
+    root = answer["store"]["graphRoot"]
+    if not isinstance(root, str) or not root.startswith("/"):
+        raise ValueError(root)
+    return Info(
+        id=f"{_ID_PREFIX}{user_id}:{root}",
+        version=version,
+        cdi_directories=_CDI_DIRECTORIES if numbers >= _FIRST_WITH_CDI else (),
+        security=("rootless",) if answer["host"]["security"]["rootless"] else (),
+    )
+
+
+def parse_action(event: Mapping[str, Any]) -> str | None:
+    """Return an event of podman events in docker's words; None if it decides nothing."""
+    return _ACTIONS.get(event["Status"])
+
+
+def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanClient:
+    """Return a client of the store that a podman command would use.
+
+    Raises:
+        UsageError: it would ask a service, which may be on another machine.
+    """
+    _refuse_remote(command, environment)
+    words = [command.argv[0]]
+    for flag in (*command.global_flags, *command.flags):
+        if flag.name in STORE_FLAGS:
+            words += command.argv[flag.begin : flag.end]
+    return PodmanClient(words, os.geteuid())
+
+
+def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> None:
+    """Check that podman itself runs the containers, here."""
+    origin = None
+    for flag in command.global_flags:
+        if flag.name in ("-r", "--remote"):
+            if not flag.is_on:
+                return
+            origin = flag.name
+        if flag.name in _REMOTE_FLAGS:
+            origin = f"{flag.name} {printable(flag.value or '')}"
+    for name in _REMOTE_VARIABLES:
+        if origin is None and environment.get(name):
+            origin = f"{name}={printable(environment[name])}"
+    if origin:
+        raise UsageError(
+            f"{origin}: podman would ask a service, whose GPUs may not be this machine's",
+            "run 'gpulaunch podman' on the machine of the containers, without it",
+        )
