@@ -10,7 +10,7 @@ from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Door
-from gpulaunch.containers.engine import NO_WAY, Info
+from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.life import container_labels
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.files.duration import format_duration
@@ -28,7 +28,6 @@ from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.run import GpuWatch, over_limit
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill, this_process
 
@@ -173,17 +172,15 @@ def run_docker(
     Raises:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
-    client = DockerClient(socket_of(line))
-    info = client.info()  # without an engine nothing is started
     watch = _Watch(options, begins, warn, over, is_single=not line.is_compose)
-    porter = _porter_of(DockerPorter, options, client, info, line, watch.begins, refusal, warn)
+    porter = _porter_of(options, line, watch.begins, refusal, warn)
     if line.is_compose and options.wait:
         from gpulaunch.launch.read_compose import read_project_launch  # late: few projects wait
 
         name, launch = read_project_launch(options, line, warn)
-        if launch and launch.wait and not client.of_project(name):
+        if launch and launch.wait and not porter.client.of_project(name):
             porter.reserve(launch)
-    door = Door(client.address)
+    door = Door(porter.client.address)
     status = 0
     try:
         job = Job(keep=None, before_signal=porter.before_signal)
@@ -200,16 +197,16 @@ def run_docker(
 
 
 def _porter_of(
-    kind: type[DockerPorter],
     options: Options,
-    client: DockerClient,
-    info: Info,
     line: DockerLine,
     begins: Begins,
     refusal: Refusal,
     warn: Callable[[str], None],
+    *,
+    only_looks: bool = False,
 ) -> DockerPorter:
-    return kind(
+    client = DockerClient(socket_of(line))
+    return DockerPorter(
         options,
         client,
         line.title,
@@ -221,7 +218,8 @@ def _porter_of(
         fills=not line.is_compose,
         follows=line.is_compose,
         alias=line.alias,
-        info=info,
+        info=client.info(),  # without an engine nothing is started
+        only_looks=only_looks,
     )
 
 
@@ -292,24 +290,9 @@ def first_launch(options: Options, line: DockerLine, warn: Callable[[str], None]
     """
     import subprocess  # late: few launches are only looked at
 
-    client = DockerClient(socket_of(line))
-    info = client.info()
-    found: list[Launch] = []
-
-    class Looks(DockerPorter):
-        """Notes the launch, and makes the client go."""
-
-        def take(self, launch: Launch, gone: int | None = None) -> AcquiredContainer:  # noqa: ARG002
-            self._foresee(launch)
-            raise GivenUpError  # for the type checker
-
-        def _foresee(self, launch: Launch) -> None:
-            found.append(launch)
-            raise GivenUpError
-
     nobody = cast("Begins", None), cast("Refusal", None)  # is told
-    porter = _porter_of(Looks, options, client, info, line, *nobody, warn)
-    door = Door(client.address)
+    porter = _porter_of(options, line, *nobody, warn, only_looks=True)
+    door = Door(porter.client.address)
     door.serve(porter)
     hidden = (*HOST_VARIABLES, *TLS_VARIABLES)
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -326,8 +309,8 @@ def first_launch(options: Options, line: DockerLine, warn: Callable[[str], None]
         raise call_failed(line.argv[0], problem) from None
     finally:
         door.close()
-    if found:
-        return found[0]
+    if porter.launch:
+        return porter.launch
     if porter.problem:
         raise porter.problem
     if done.returncode:

@@ -54,9 +54,13 @@ class DockerPorter(ContainerLeases):
         fills: whether a container that says nothing of GPUs gets some.
         alias: name of a program that chooses NVIDIA's runtime, or None.
         info: the engine's description of itself; None to ask for it with each container.
+        only_looks: whether nothing is made or started: the client is sent away once its launch is
+            known.
 
     Attributes:
-        problem: why the last container got no GPUs, or None.
+        client: our own client of the engine.
+        launch: the launch of the last container that needs a lease, or None.
+        problem: why that got no GPUs, or None.
     """
 
     def __init__(
@@ -75,11 +79,13 @@ class DockerPorter(ContainerLeases):
         alias: str | None = None,
         forks: bool = True,
         info: Info | None = None,
+        only_looks: bool = False,
     ) -> None:
         super().__init__(process, begins, refusal, warn, follows=follows, forks=forks)
-        self._options, self._client, self._title = options, client, title
+        self._options, self.client, self._title = options, client, title
         self._command, self._fills, self._alias = command, fills, alias
-        self._info, self._turn = info, allocate_lock()
+        self._info, self._turn, self._only_looks = info, allocate_lock(), only_looks
+        self.launch: Launch | None = None
         self._fresh: dict[str, AcquiredContainer] = {}
         self.problem: GpulaunchError | None = None
 
@@ -124,15 +130,15 @@ class DockerPorter(ContainerLeases):
             return None
         if PROJECT_LABEL in (document.get("Labels") or {}):  # compose is not attached to it alone
             container = replace(container, attached=False)
-        image = self._client.image(container.image)
+        image = self.client.image(container.image)
         nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
         asked = asked_gpus(document, container, nv_gpu, image, self._alias)
         if asked is None and not self._fills:
             return None
         launch = read_container_launch(
             self._options,
-            self._client,
-            self._info or self._client.info(),
+            self.client,
+            self._info or self.client.info(),
             container,
             asked,
             image,
@@ -148,10 +154,11 @@ class DockerPorter(ContainerLeases):
             from gpulaunch.containers.docker.create import check_sharing  # late: few share
 
             user = image.user if image else None
-            security = (self._info or self._client.info()).security
+            security = (self._info or self.client.info()).security
             ids = os.geteuid(), os.getegid()
-            check_sharing(document, container, self._client.title, *ids, user, security)
+            check_sharing(document, container, self.client.title, *ids, user, security)
         launch = self._among_its_project(launch, document)
+        self._look(launch)
         if image is None:
             self._foresee(launch)
             raise NotHereError(container.image)
@@ -197,7 +204,7 @@ class DockerPorter(ContainerLeases):
             self.begins_to_run(acquired)
             return None
         try:
-            found = self._client.container(container)
+            found = self.client.container(container)
             if found is None or not (found.lease_id and found.uuids):
                 return None
             return self._renew(found, gone)
@@ -206,16 +213,17 @@ class DockerPorter(ContainerLeases):
             raise
 
     def _renew(self, container: Container, gone: int) -> Ended | None:
-        if has_lease(container, self._client, open_table(described=True, warn=self.warn)):
+        if has_lease(container, self.client, open_table(described=True, warn=self.warn)):
             return None
         launch = read_container_start(
             self._options,
-            self._client,
+            self.client,
             container,
             self._command or (*self._title.split(), container.name),
             name=self._options.name or container.service,
             warn=self.warn,
         )
+        self._look(launch)
         acquired = self.take(launch, gone)
 
         def ended(started: str | None) -> None:
@@ -225,6 +233,11 @@ class DockerPorter(ContainerLeases):
                 self.begins_to_run(acquired)
 
         return ended
+
+    def _look(self, launch: Launch) -> None:
+        self.launch = launch
+        if self._only_looks:
+            raise GivenUpError
 
     def _foresee(self, launch: Launch) -> None:
         """Refuse what would not get its GPUs now, before its image is pulled."""
@@ -242,7 +255,7 @@ class DockerPorter(ContainerLeases):
         project, request = labels.get(PROJECT_LABEL), launch.request
         if not project:
             return launch
-        made_under = self._client.of_project(project)
+        made_under = self.client.of_project(project)
         known = {*made_under, *made_under.values()}
         leases = [
             lease
