@@ -1,7 +1,7 @@
 """The acquisition of a lease: assess, wait at the head of the queue, take the GPUs.
 
-The idiom is look, take the lock, look again: deciding is slow, so it is done without the host-wide
-lock, and changes since then are checked under it.
+What is slow comes before the host-wide lock: the driver, engines, the fork of the job, a daemon of
+MPS. Under it the table is read and, if it has changed, decided upon again.
 """
 
 import os
@@ -15,7 +15,6 @@ from gpulaunch.launch.assess import (
     assess,
     assess_after_sleep,
     assess_now,
-    is_still_valid,
     read_snapshot,
     relevant,
 )
@@ -24,7 +23,7 @@ from gpulaunch.launch.make_records import make_lease
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.table import LockedTable, Snapshot, Table
+from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import this_process
@@ -60,9 +59,6 @@ class ThisProcess:
 
 C = TypeVar("C", bound=Holder)
 
-MOST_LOST_RACES = 3
-"""After this many lost races a launch decides under the host-wide lock, however long that takes."""
-
 
 class Acquired(Record, Generic[C]):
     """A lease that this process has just taken.
@@ -95,7 +91,7 @@ def acquire(
         table: the allocation table of leases and tickets.
         callbacks: functions to call on the way.
         prepare: function that makes the holder from the draft of the lease's record and its
-            share; called again after each lost race.
+            share; called again if another launcher was faster.
 
     Returns:
         The lease, or the decision if that was no Grant and the launch does not wait.
@@ -107,16 +103,13 @@ def acquire(
     """
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
-    lost_races = 0
-    confirmed = False
     tried: set[str] = set()
     try:
-        assessment = assess_now(launch, table, None)
+        seen = assess_now(launch, table, None)
         while True:
-            if _end_abandoned(launch, table, assessment.snapshot, tried):
-                assessment = assess_now(launch, table, _ticket_of(place))
-            decision = assessment.decision
-            if launch.within and launch.within not in assessment.snapshot.leases:
+            if _end_abandoned(launch, table, seen.snapshot, tried):
+                seen = assess_now(launch, table, _ticket_of(place))
+            if launch.within and launch.within not in seen.snapshot.leases:
                 # The lease around this launch has ended since it was read.
                 callbacks.warn(
                     f"lease {launch.within.id} has ended, so the job gets GPUs outside of it"
@@ -124,35 +117,29 @@ def acquire(
                 launch = replace(launch, within=None)
                 _leave_queue(place)
                 place = None
-                assessment = assess_now(launch, table, None)
-            elif isinstance(decision, Grant):
+                seen = assess_now(launch, table, None)
+            if isinstance(seen.decision, Wait) and place is None:
+                # Without the lock the table is not read at one moment: what one job has just
+                # released and what it took before may both seem to be in use.
+                with table.locked(_lock_patience_s(launch)) as locked:
+                    seen = assess(launch, relevant(launch, locked.read()), seen.outside)
+            if isinstance(seen.decision, Grant):
                 try:
-                    acquired = _take(launch, table, assessment, place, prepare, lost_races)
+                    acquired = _take(launch, table, seen, place, prepare)
                 except NotShareableError as problem:
                     callbacks.warn(f"not shared: {problem}")
                     launch = replace(launch, request=replace(launch.request, sharing=None))
                     acquired = None
                 if acquired is not None:
-                    _wake_others(launch, table, assessment, place, acquired.lease)
+                    _wake_others(launch, table, seen, place, acquired.lease)
                     return acquired
-                lost_races += 1
-                confirmed = False
-                assessment = assess_now(see_again(launch), table, _ticket_of(place))
-            elif isinstance(decision, Refuse):
-                return decision
-            elif place is None and not confirmed:
-                # Without the lock the table is not read at one moment: what one job has just
-                # released and what it took before may both seem to be in use.
-                confirmed = True
-                with table.locked(_lock_patience_s(launch)) as locked:
-                    snapshot = relevant(launch, locked.read())
-                assessment = assess(launch, snapshot, assessment.outside)
-            elif not launch.wait:
-                return decision
+                seen = assess_now(see_again(launch), table, _ticket_of(place))
+            elif isinstance(seen.decision, Refuse) or not launch.wait:
+                return seen.decision
             else:
                 place = place or _join_queue(launch, table, callbacks)
-                _sleep_in_queue(launch, table, assessment, place, callbacks)
-                assessment = assess_after_sleep(launch, table, place.ticket)
+                _sleep_in_queue(launch, table, seen, place, callbacks)
+                seen = assess_after_sleep(launch, table, place.ticket)
     finally:
         _leave_queue(place)
 
@@ -249,17 +236,16 @@ def _sleep_in_queue(
 def _take(
     launch: Launch,
     table: Table,
-    assessment: Assessment,
+    seen: Assessment,
     place: "PlaceInQueue | None",
     prepare: "Callable[[Draft, Share | None], C]",
-    lost_races: int,
 ) -> Acquired[C] | None:
-    """Take what was granted; None if another launcher was faster.
+    """Take what is granted under the host-wide lock; None if another launcher was faster.
 
     Raises:
         NotShareableError: the GPUs were to be shared, and their MPS daemon cannot be had.
     """
-    with _prepare_share(launch, table, assessment) as share:
+    with _prepare_share(launch, table, seen) as share:
         record = table.draft(place.ticket.id if place else None)
         holder: C | None = None
         acquired: Acquired[C] | None = None
@@ -267,14 +253,22 @@ def _take(
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             holder = prepare(record, share)
             with table.locked(_lock_patience_s(launch)) as locked:
-                acquired = _publish(
-                    launch, assessment, place, locked, record, holder, share, lost_races
-                )
-        except BaseException:  # includes the KeyboardInterrupt of a program that calls allocate()
-            _discard(record, holder)
-            raise
-        if acquired is None:
-            _discard(record, holder)
+                snapshot = relevant(launch, locked.read(_ticket_of(place)))
+                if snapshot != seen.snapshot:
+                    seen = assess(launch, snapshot, seen.outside)
+                grant = seen.decision
+                if isinstance(grant, Grant) and _suits_daemon(launch, seen, share):
+                    lease = make_lease(launch, grant, record.id, holder.process)
+                    lease = replace(lease, share=_share_of(launch, seen, share))
+                    locked.publish(record, lease)
+                    if place:
+                        place.take(locked)
+                    acquired = Acquired(grant, seen.situation, lease, record, holder)
+        finally:  # also at the KeyboardInterrupt of a program that calls allocate()
+            if acquired is None:
+                if holder:
+                    holder.dismiss()
+                record.close()  # if it is in the table already, it becomes dead
         return acquired
 
 
@@ -289,55 +283,6 @@ def _prepare_share(
     from gpulaunch.sharing.membership import ready_to_share
 
     return ready_to_share(share_of(launch.request, option), option.residents, launch.mps, table)
-
-
-def _publish(
-    launch: Launch,
-    assessment: Assessment,
-    place: "PlaceInQueue | None",
-    locked: LockedTable,
-    record: Draft,
-    holder: C,
-    share: "Share | None",
-    lost_races: int,
-) -> Acquired[C] | None:
-    """Write the lease into the table, under its lock; None if the GPUs are gone."""
-    # Another launcher may have taken these GPUs since we decided: look again under the lock.
-    snapshot = relevant(launch, locked.read(_ticket_of(place)))
-    before = assessment.snapshot
-    if snapshot != before:
-        again = _decide_again(launch, assessment, snapshot, lost_races)
-        if again is not None:
-            assessment, before = again, snapshot
-            if not _suits_daemon(launch, assessment, share):
-                return None
-            share = _renew_share(launch, assessment, share)
-    grant = assessment.decision
-    if not isinstance(grant, Grant) or not is_still_valid(launch, grant, before, snapshot):
-        return None
-    lease = replace(make_lease(launch, grant, record.id, holder.process), share=share)
-    locked.publish(record, lease)
-    if place:
-        place.take(locked)
-    return Acquired(grant, assessment.situation, lease, record, holder)
-
-
-def _decide_again(
-    launch: Launch, assessment: Assessment, snapshot: Snapshot, lost_races: int
-) -> Assessment | None:
-    """Decide on a new snapshot under the host-wide lock, which has to be quick.
-
-    Where it takes longer it is done only once others were faster several times: a lost race is no
-    reason to send somebody away. None if the old decision is to be tried.
-    """
-    grant = assessment.decision
-    if not assessment.quick and (
-        lost_races < MOST_LOST_RACES
-        or not isinstance(grant, Grant)
-        or is_still_valid(launch, grant, assessment.snapshot, snapshot)
-    ):
-        return None
-    return assess(launch, snapshot, assessment.outside)
 
 
 def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | None") -> bool:
@@ -359,20 +304,11 @@ def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | Non
     )
 
 
-def _renew_share(
-    launch: Launch, assessment: Assessment, prepared: "Share | None"
-) -> "Share | None":
-    """Return the share of a decision that was made again, with the MPS daemon that is ready."""
-    option = assessment.share_option
-    if launch.request.sharing is None or option is None or prepared is None:
-        return prepared
+def _share_of(launch: Launch, seen: Assessment, ready: "Share | None") -> "Share | None":
+    """Return the share of what is granted, with the MPS daemon that is ready."""
+    option = seen.share_option
+    if launch.request.sharing is None or option is None or ready is None:
+        return ready  # if any, that of the lease around the launch
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    return replace(share_of(launch.request, option), pipe_directory=prepared.pipe_directory)
-
-
-def _discard(record: Draft, holder: Holder | None) -> None:
-    """Give up a record; if it is in the table already, it becomes dead."""
-    if holder:
-        holder.dismiss()
-    record.close()
+    return replace(share_of(launch.request, option), pipe_directory=ready.pipe_directory)

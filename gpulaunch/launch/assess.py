@@ -1,6 +1,5 @@
 """The assessment of a launch: the decision that it would get on the machine as it is now."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.environment import in_sight
-from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
@@ -22,9 +20,6 @@ from gpulaunch.records import Record, replace
 if TYPE_CHECKING:  # few launches share, and described machines load no driver
     from gpulaunch.machine.driver import OutsideUse
 
-QUICK_S = 0.005
-"""Longest decision that may be repeated under the host-wide lock, which blocks all launchers."""
-
 
 class Assessment(Record):
     """A decision with the state that it rests on.
@@ -34,14 +29,12 @@ class Assessment(Record):
         situation: the state of the machine in which it was made.
         snapshot: live leases of the machine, and the tickets that come before this launch.
         outside: use of GPUs that no lease explains.
-        quick: whether deciding took less than QUICK_S.
     """
 
     decision: Decision
     situation: Situation
     snapshot: Snapshot
     outside: "Sequence[OutsideUse]"
-    quick: bool
 
     @property
     def behind(self) -> Ticket | None:
@@ -119,7 +112,6 @@ def assess(
         snapshot: records of the launch's machine.
         outside: use of GPUs that no lease explains.
     """
-    began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None
     uses = outside
     if outside:
@@ -135,8 +127,7 @@ def assess(
         seconds_since_boot(),
     )
     decision = decide(launch.request, situation)
-    quick = time.monotonic() - began < QUICK_S
-    return Assessment(decision, situation, snapshot, outside, quick)
+    return Assessment(decision, situation, snapshot, outside)
 
 
 def drained_uses(topology: Topology, snapshot: Snapshot) -> "tuple[OutsideUse, ...]":
@@ -172,43 +163,3 @@ def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
     """Return the GPUs of a grant, in rank order."""
     by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
     return [by_index[index] for index in grant.gpus]
-
-
-def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Snapshot) -> bool:
-    """Return whether a grant holds in a newer snapshot: nobody took its GPUs or came first.
-
-    Leases that have ended since do no harm.
-    """
-    own = {gpu.uuid for gpu in granted_gpus(launch, grant)}
-    chosen = {gpu.uuid for gpu in granted_gpus(launch, replace(grant, own=None))}
-    known_leases, known_tickets = set(before.leases), set(before.tickets)
-    new_leases = [lease for lease in now_seen.leases if lease not in known_leases]
-    job = launch.request.engine_job
-    if now_seen.drained != before.drained:
-        uses = drained_uses(launch.machine.topology, now_seen)
-        if launch.within is None and any(use.uuid in chosen for use in uses):
-            return False
-    return (
-        # What a first rank chooses for all ranks has to be free for all of them.
-        all(
-            (own if lease.is_of(job) else chosen).isdisjoint(lease.held_from(job))
-            for lease in new_leases
-        )
-        and not _another_rank_was_first(launch, grant, new_leases)
-        and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
-        and known_tickets.issuperset(now_seen.tickets)
-        and (launch.within in now_seen.leases) == (launch.within in before.leases)
-    )
-
-
-def _another_rank_was_first(launch: Launch, grant: Grant, new_leases: Sequence[Lease]) -> bool:
-    """Return whether a rank of the same step has chosen other GPUs for all ranks meanwhile."""
-    job = launch.request.engine_job
-    if job is None or grant.own is None:
-        return False
-    by_uuid = {gpu.uuid: gpu.index for gpu in launch.machine.topology.gpus}
-    groups = [
-        lease.engine_job.group for lease in new_leases if lease.is_of(job) and lease.engine_job
-    ]
-    chosen = grant.placement.gpus
-    return any(tuple(by_uuid.get(uuid, -1) for uuid in group) != chosen for group in groups)

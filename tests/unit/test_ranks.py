@@ -7,13 +7,9 @@ from values import box, lease, request, uuids
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
-from gpulaunch.launch.assess import is_still_valid
-from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import Machine
 
 USER = 1000
 
@@ -109,25 +105,3 @@ def test_record(own: EngineJob) -> None:
     assert parse_lease(document | {"engine_job": newer}, USER).engine_job == EngineJob(
         "slurm", "1", USER
     )
-
-
-@pytest.mark.parametrize(
-    ("taken", "holds"),
-    [
-        (held((0,)), False),
-        (held((3,)), False),
-        (held((4,)), True),
-        (held((1,), job(1, group=uuids((0, 1, 2, 3)))), True),
-        (held((4,), job(1, group=uuids((7, 4, 5, 6)))), False),
-    ],
-    ids=["own", "another-rank's", "nobody's", "its-step", "its-step-elsewhere"],
-)
-def test_lost_race(taken: Lease, holds: bool) -> None:
-    """What a first rank chose holds until somebody else has one of the GPUs of all ranks."""
-    fields = {"within": None, "name": None, "publish": "all", "wait": False, "wait_timeout_s": None}
-    fields |= {"private": False, "by_uuid": False, "bind_cpu": True, "time_limit_s": None}
-    asked = request(4, engine_job=job(0))
-    launch = Launch(("true",), asked, Machine(box(), (), None), grace_s=1.0, **fields)
-    grant = ask(job(0))
-    assert isinstance(grant, Grant)
-    assert is_still_valid(launch, grant, Snapshot([], []), Snapshot([taken], [])) == holds
