@@ -11,8 +11,7 @@ import pytest
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired

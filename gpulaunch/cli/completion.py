@@ -23,8 +23,7 @@ from gpulaunch.profiles.catalog import profile_names
 from gpulaunch.profiles.pattern import PATTERNS
 
 if TYPE_CHECKING:
-    from gpulaunch.leases.lease import Lease
-    from gpulaunch.leases.ticket import Ticket
+    from gpulaunch.leases.lease import Lease, Ticket
 
 _SHELLS = ("bash", "zsh", "fish")
 _MOST_JOBS = 100

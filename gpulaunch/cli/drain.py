@@ -8,9 +8,9 @@ from gpulaunch.cli.output import warn
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, counted
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
-from gpulaunch.leases.bell import WAKE, ring
 from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
 from gpulaunch.leases.table import Table
+from gpulaunch.leases.wake import WAKE, ring
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named

@@ -18,7 +18,7 @@ from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.predict import predicted_start
 from gpulaunch.leases.environment import job_environment
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.lease import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document

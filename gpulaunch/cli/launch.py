@@ -237,7 +237,7 @@ class Reporter:
         if self._status:
             self._status.waiting(reason)
         elif self._talks:
-            from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
+            from gpulaunch.leases.holders import who_has_what  # late: most start at once
 
             if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
                 from gpulaunch.launch.predict import predicted_start

@@ -11,7 +11,7 @@ from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
 from gpulaunch.files.size import parse_size
-from gpulaunch.leases.share import OBJECTIVES, Client, Objective
+from gpulaunch.leases.lease import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile

@@ -10,7 +10,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
 
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

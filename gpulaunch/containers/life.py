@@ -8,7 +8,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
 
 LEASE_LABEL = "io.gpulaunch.lease"
 """Id of the lease that a container was made under."""

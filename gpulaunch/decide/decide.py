@@ -24,7 +24,7 @@ from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareSituation
-    from gpulaunch.leases.engine_job import EngineJob
+    from gpulaunch.leases.lease import EngineJob
     from gpulaunch.machine.driver import OutsideUse
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 

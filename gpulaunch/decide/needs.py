@@ -16,7 +16,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches are a cluster engine's
-    from gpulaunch.leases.engine_job import EngineJob
+    from gpulaunch.leases.lease import EngineJob
 
 _ROUNDING = 1e-9
 """Three times a third must fit."""

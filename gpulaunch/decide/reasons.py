@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 

@@ -17,8 +17,7 @@ from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.engine_job import EngineJob
-    from gpulaunch.leases.share import Client
+    from gpulaunch.leases.lease import Client, EngineJob
     from gpulaunch.sharing.capacity import Capacity
     from gpulaunch.sharing.search import Search
 

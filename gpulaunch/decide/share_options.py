@@ -7,8 +7,7 @@ from gpulaunch.decide.decision import Grant, ShareOption
 from gpulaunch.decide.needs import choose, pose_problem
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.errors import printable
-from gpulaunch.leases.lease import Lease, is_inside, share_groups
-from gpulaunch.leases.share import Client, Share
+from gpulaunch.leases.lease import Client, Lease, Share, is_inside, share_groups
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology

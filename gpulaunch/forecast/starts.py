@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from gpulaunch.leases.lease import Ticket
 from gpulaunch.leases.queue import ENDLESS, QueueOrder
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.records import Record
 
 DRAWS = 100

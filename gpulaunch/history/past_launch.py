@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.fields import FieldTable, ListOf
-from gpulaunch.leases.record_fields import NO_PROCESS, PROCESS, check_version, decode, process
+from gpulaunch.leases.record import NO_PROCESS, PROCESS, check_version, decode, process
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record
 

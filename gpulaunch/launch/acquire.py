@@ -21,10 +21,9 @@ from gpulaunch.launch.assess import (
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_lease
 from gpulaunch.launch.outside_use import see_again
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Snapshot, Table
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import this_process
 from gpulaunch.records import Record, replace
@@ -33,7 +32,7 @@ if TYPE_CHECKING:  # few launches share, or wait
     from collections.abc import Callable
 
     from gpulaunch.launch.place_in_queue import PlaceInQueue
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
 
 
 class Holder(Protocol):

@@ -10,8 +10,8 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.environment import in_sight
+from gpulaunch.leases.lease import Ticket
 from gpulaunch.leases.table import Snapshot, Table
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
@@ -143,7 +143,7 @@ def drained_uses(topology: Topology, snapshot: Snapshot) -> "tuple[OutsideUse, .
 
 def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWaitError:
     """Return the error of a launch that does not wait; its notes say who has the GPUs now."""
-    from gpulaunch.leases.who_has_what import who_has_what  # late: most launches start at once
+    from gpulaunch.leases.holders import who_has_what  # late: most launches start at once
 
     problem = WouldWaitError(reason, hint)
     seen = read_snapshot(launch, table, None)

@@ -12,7 +12,7 @@ from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table, release
-from gpulaunch.leases.watch import wait_until_dead
+from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
@@ -20,7 +20,7 @@ from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few containers share
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended

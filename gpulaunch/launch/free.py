@@ -11,10 +11,9 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.duration import format_duration
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import holders, members
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record_file import is_locked, opened, parse_record, parse_unlocked
 from gpulaunch.leases.table import Snapshot, Table
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.strays import find_strays
+from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine, are_busy, load_driver
 from gpulaunch.machine.gpu_names import gpus_named

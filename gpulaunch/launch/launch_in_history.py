@@ -9,9 +9,8 @@ from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.publish import redacted
-from gpulaunch.leases.record_fields import shortened
-from gpulaunch.leases.state_directory import own_table
+from gpulaunch.leases.host_lock import own_table
+from gpulaunch.leases.record import redacted, shortened
 from gpulaunch.process.system import boot_id, this_process
 from gpulaunch.records import as_list
 

@@ -14,7 +14,7 @@ from gpulaunch.launch.docker_porter import DockerPorter
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.leases.record_file import is_alive
-from gpulaunch.leases.watch import wait_until_dead
+from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.process.companion import Companion
 from gpulaunch.process.system import this_process
 

@@ -7,10 +7,9 @@ from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.publish import published
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.record import published
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import (
     boot_id,
@@ -23,7 +22,7 @@ from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches are a container engine's
     from gpulaunch.containers.engine import ContainerLaunch
-    from gpulaunch.leases.engine_job import EngineJob
+    from gpulaunch.leases.lease import EngineJob
 
 
 def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.leases.host_lock import SET_UP
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.state_directory import SET_UP
 from gpulaunch.leases.table import Table
 
 if TYPE_CHECKING:

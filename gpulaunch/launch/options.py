@@ -98,14 +98,14 @@ def parse_policy(text: str) -> str:
 
 def parse_objective(text: str) -> str:
     """Return the name of a purpose of sharing."""
-    from gpulaunch.leases.share import OBJECTIVES
+    from gpulaunch.leases.lease import OBJECTIVES
 
     return one_of(OBJECTIVES, "objective")(text)
 
 
 def parse_published(text: str) -> str:
     """Return what others may read of a command."""
-    from gpulaunch.leases.publish import PUBLISHED
+    from gpulaunch.leases.record import PUBLISHED
 
     return one_of(PUBLISHED, "part of a command")(text)
 

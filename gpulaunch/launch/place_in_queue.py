@@ -13,13 +13,21 @@ from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.assess import Assessment, read_snapshot
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_ticket
-from gpulaunch.leases.bell import LOOK, WAKE, Bell, listen, might_pass, ring
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.record_file import is_alive, record_name
 from gpulaunch.leases.table import LockedTable, Table, release
-from gpulaunch.leases.ticket import Ticket
-from gpulaunch.leases.watch import WITHOUT_EVENTS_S, Watch, wait_until_dead
+from gpulaunch.leases.wake import (
+    LOOK,
+    WAKE,
+    WITHOUT_EVENTS_S,
+    Bell,
+    Watch,
+    listen,
+    might_pass,
+    ring,
+    wait_until_dead,
+)
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.system import is_stopped, open_pid, seconds_since_boot

@@ -9,10 +9,9 @@ from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.make_records import make_ticket
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 

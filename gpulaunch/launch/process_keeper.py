@@ -35,7 +35,7 @@ from gpulaunch.process.system import command_text, identify, is_cancelled_by_kil
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:  # few launches share
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 

@@ -10,9 +10,8 @@ from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visi
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.document import read_text
 from gpulaunch.launch.options import Options
-from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import stat_fields

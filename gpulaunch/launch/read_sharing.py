@@ -9,7 +9,7 @@ from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.options import Options, Source
-from gpulaunch.leases.share import Client, Objective
+from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver

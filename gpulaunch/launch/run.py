@@ -16,7 +16,7 @@ from gpulaunch.machine.find import watch_faults
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.process_keeper import ProcessKeeper
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
 
 
 def run(

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process

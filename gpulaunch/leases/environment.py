@@ -9,7 +9,7 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.share import Share
+    from gpulaunch.leases.lease import Share
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""

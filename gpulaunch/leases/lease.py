@@ -1,12 +1,13 @@
-"""The Lease record: the right of a job to use GPUs, and its document."""
+"""The records of the table: leases with their shares, and tickets, each with its document."""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
 
-from gpulaunch.files.fields import FieldTable, ListOf
-from gpulaunch.leases.engine_job import EngineJob, parse_engine_job
-from gpulaunch.leases.record_fields import (
+from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import Above, FieldTable, ListOf, RowOf, TableOf
+from gpulaunch.leases.record import (
     MAX_UNLOCKED_BYTES,
     NO_PROCESS,
     PROCESS,
@@ -24,10 +25,248 @@ from gpulaunch.leases.record_fields import (
     process,
     table_key,
 )
-from gpulaunch.leases.share import Share, parse_share, share_document
 from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.records import Record, as_dict, replace
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import Record, as_dict, as_list, replace
+
+_MOST_RANKS = 1 << 31
+
+
+class EngineJob(Record):
+    """The job, or the step of a job, of a cluster engine that a launch is part of.
+
+    Attributes:
+        engine: name of the engine, such as "slurm".
+        id: id of the job or step there, such as "4711.0".
+        user_id: the user whose job it is; not in the document, as a lease's owner is not.
+        rank: number of the launch's rank in the step, or None.
+        local_rank: its number among the step's ranks on this node.
+        ranks: number of the step's ranks on this node.
+        group: UUIDs of the GPUs of all these ranks, in the order of local ranks; empty if the GPUs
+            are not divided among ranks.
+        shared: whether the engine gives the GPUs to several jobs at once.
+        bound: whether the engine has said which rank uses which GPU.
+        node: name of the launch's node there; empty if the engine does not tell it.
+    """
+
+    engine: str
+    id: str
+    user_id: int
+    rank: int | None = None
+    local_rank: int = 0
+    ranks: int = 1
+    group: tuple[str, ...] = ()
+    shared: bool = False
+    bound: bool = False
+    node: str = ""
+
+    @property
+    def title(self) -> str:
+        """Engine and id, as in messages."""
+        return f"{self.engine} {self.id}"
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the ranks of the step on this node divide GPUs among themselves."""
+        return self.ranks > 1 and not self.bound
+
+    def is_elsewhere(self, other: "EngineJob") -> bool:
+        """Return whether another rank of this step is on another node, with the same table."""
+        # Another step or engine may have another name for this very node.
+        same = (self.title, self.user_id) == (other.title, other.user_id)
+        return same and bool(self.node and other.node) and self.node != other.node
+
+
+_ENGINE_JOB: FieldTable = {
+    "engine": str,
+    "id": str,
+    "rank": (0, _MOST_RANKS),
+    "local_rank": (0, _MOST_RANKS),
+    "ranks": (1, _MOST_RANKS),
+    "group": ListOf(str),
+    "shared": bool,
+    "bound": bool,
+    "node": str,
+}
+
+
+def parse_engine_job(document: object, user_id: int) -> EngineJob:
+    """Return the engine job in a lease's document; unknown keys are ignored.
+
+    Raises:
+        FieldError: it is no such document.
+    """
+    return decode(
+        EngineJob,
+        document,
+        _ENGINE_JOB,
+        needed=("engine", "id"),
+        certain=_ENGINE_JOB,
+        user_id=user_id,
+    )
+
+
+OBJECTIVES = ("throughput", "energy", "product")
+"""Objectives for which jobs may share a GPU (mps-sharing-2024 IV.B and IV.C)."""
+
+
+class Objective(Record):
+    """The purpose of sharing.
+
+    Attributes:
+        name: "throughput", "energy" or "product".
+        throughput_weight: exponent of throughput in the product.
+        energy_weight: exponent of energy in the product.
+        throughput_tolerance_percentage: largest part of its speed that the client is predicted to
+            lose to its neighbours. Our choice: 20 is the most that the model predicts while SM
+            utilization sums to 100 %, so that by default the paper's bounds decide there.
+    """
+
+    name: Literal["throughput", "energy", "product"] = "throughput"
+    throughput_weight: float = 1.0
+    energy_weight: float = 1.0
+    throughput_tolerance_percentage: float = 20.0
+
+
+class Client(Record):
+    """A job as one of several on a GPU.
+
+    Attributes:
+        demand: its use of the GPU.
+        objective: its purpose of sharing.
+        slowdowns: measured time beside another client / time alone - 1, by the name of the other
+            client's demand.
+        on_one_gpu: names whose slowdown was measured with both on one GPU, not one socket.
+    """
+
+    demand: Demand
+    objective: Objective = Objective()
+    slowdowns: Mapping[str, float] = {}
+    on_one_gpu: tuple[str, ...] = ()
+
+
+class Share(Record):
+    """The part of its GPUs that a client of MPS has; it is fixed while the client runs.
+
+    Attributes:
+        group: UUIDs of the GPUs of its share group, ascending, equal for all members.
+        sm_percentage: its active thread percentage, 1-100, a cap.
+        bandwidth_sensitive: whether it depends on the links between them.
+        client: the demand and objective that the other clients have to consider.
+        pipe_directory: directory of its MPS daemon; None on a described machine, which has none.
+        guest: whether its kernels come after those of the other clients (MPS client priority).
+        promised_pace: speed predicted at its start beside the jobs that were there, as a part of
+            its speed alone; None if unknown.
+    """
+
+    group: tuple[str, ...]
+    sm_percentage: int
+    bandwidth_sensitive: bool
+    client: Client
+    pipe_directory: str | None = None
+    guest: bool = False
+    promised_pace: float | None = None
+
+
+_SHARE: FieldTable = {
+    "group": ListOf(str),
+    "sm_percentage": (1, 100),
+    "bandwidth_sensitive": bool,
+    "pipe_directory": str,
+    "guest": bool,
+    "promised_pace": (0.0, 1.0),
+}
+_CLIENT: FieldTable = {
+    "demand": dict,
+    "objective": dict,
+    "slowdowns": TableOf((0.0, 1e4)),
+    "on_one_gpu": ListOf(str),
+}
+_DEMAND: FieldTable = {
+    "name": str,
+    "sm_utilization_percentage": (0.0, 100.0),
+    "memory_bandwidth_utilization_percentage": (0.0, 100.0),
+    "memory_bytes": (0, 1 << 62),
+    "power_w": (0.0, 1e5),
+    "curve": ListOf(RowOf(Above(0.0, 100.0), Above(0.0, 1e15))),
+    "counters": RowOf((0.0, 1e6), (0.0, 1.0), (1, 1024)),
+    "intensity": ("memory", "compute"),
+    "utilization": ("share", "time-active"),
+    "busy_percentage": (0.0, 100.0),
+    "feels": (0.0, 1000.0),
+    "presses": (0.0, 1000.0),
+}
+_OBJECTIVE: FieldTable = {
+    "name": OBJECTIVES,
+    "throughput_weight": (0.0, 1e6),
+    "energy_weight": (0.0, 1e6),
+    "throughput_tolerance_percentage": (0.0, 100.0),
+}
+_MOST_CHARACTERS = 100
+
+
+def share_document(share: Share) -> dict[str, Any]:
+    """Return the document of a share."""
+    client = share.client
+    return {
+        **encode(share, without=("client",)),
+        **encode(client, without=("demand", "objective", "slowdowns")),
+        "demand": encode(client.demand, as_rows=("counters",))
+        | {"curve": list(map(as_list, client.demand.curve))},
+        "objective": as_dict(client.objective),
+        "slowdowns": dict(client.slowdowns),
+    }
+
+
+def parse_share(document: object) -> Share:
+    """Return the share of a document of share_document.
+
+    Raises:
+        FieldError: it is no such document.
+    """
+    client = decode(
+        Client,
+        document,
+        _CLIENT,
+        needed=("demand", "objective", "slowdowns"),
+        certain=_CLIENT,
+        readers={"demand": _demand, "objective": _objective},
+        where=("share",),
+    )
+    needed = ("group", "sm_percentage", "bandwidth_sensitive")
+    share = decode(
+        Share, document, _SHARE, needed=needed, certain=_SHARE, where=("share",), client=client
+    )
+    for text in filter(None, (*share.group, share.pipe_directory)):
+        if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
+            raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
+    if share.pipe_directory is not None and not share.pipe_directory.startswith("/"):
+        raise FieldError(("share",), f"{share.pipe_directory!r} is no absolute path")
+    return share
+
+
+def _objective(document: object) -> Objective:
+    return decode(Objective, document, _OBJECTIVE, needed=_OBJECTIVE, where=("share", "objective"))
+
+
+def _demand(document: object) -> Demand:
+    demand = decode(
+        Demand,
+        document,
+        _DEMAND,
+        needed=tuple(_DEMAND)[:4],
+        certain=_DEMAND,
+        readers={
+            "curve": lambda rows: tuple(CurvePoint(*row) for row in rows),
+            "counters": lambda row: Counters(*row),
+        },
+        where=("share", "demand"),
+    )
+    if any(one.sm_percentage >= other.sm_percentage for one, other in pairwise(demand.curve)):
+        raise FieldError(("share", "demand", "curve"), "curve: it does not ascend")
+    return demand
+
 
 IDLE_AFTER_S = 1800.0
 """Seconds after which a lease whose GPUs do nothing is said to be idle, unless set."""
@@ -153,10 +392,10 @@ class Lease(Record):
         return cut_command(document, MAX_UNLOCKED_BYTES if self.engine else WRITTEN_BYTES)
 
 
-_NEEDED = ("id", "uuids", "ancestors")
-_CERTAIN = ("table", "engine", "container")
+_LEASE_NEEDED = ("id", "uuids", "ancestors")
+_LEASE_CERTAIN = ("table", "engine", "container")
 _LONG = (0.0, float(1 << 53))
-_RULES: FieldTable = {
+_LEASE_RULES: FieldTable = {
     "id": str,
     "uuids": ListOf(str),
     "ancestors": ListOf(str),
@@ -206,9 +445,9 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     lease = decode(
         Lease,
         document,
-        _RULES,
-        needed=_NEEDED,
-        certain=_CERTAIN,
+        _LEASE_RULES,
+        needed=_LEASE_NEEDED,
+        certain=_LEASE_CERTAIN,
         readers=readers,
         user_id=user_id,
         busy_s=busy_s,
@@ -238,3 +477,129 @@ def share_groups(leases: Iterable[Lease]) -> dict[tuple[str, ...], list[Lease]]:
 def is_inside(lease: Lease, others: Sequence[Lease]) -> bool:
     """Return whether a lease was taken from one of the others, or from a lease inside one."""
     return any(other.id in lease.ancestors for other in others)
+
+
+MAX_NUMBER = 1 << 30
+"""Bound of ticket numbers that no queue reaches: larger ones are forged, and are not counted."""
+
+
+class Ticket(Record):
+    """A place in the queue.
+
+    Attributes:
+        id: id of the lease that it will become.
+        number: number given under the host-wide lock, which orders tickets of one instant.
+        user_id: owner of the record's file; it is not in the record itself.
+        table: key of the described machine; None for this machine's own GPUs.
+        within: id of the lease that the GPUs are to be taken from, or None.
+        uuids: UUIDs of the GPUs that would do.
+        gpus: number of GPUs that are needed.
+        passable_until_s: time, in seconds since boot, until which others may pass if this one is
+            choosy.
+        launcher: the gpulaunch process.
+        command: what is published of the job's command; undecodable bytes are surrogates.
+        profile: name of its profile, or None.
+        name: name that the user gave the job, or None.
+        since: when it joined the queue, ISO 8601, UTC.
+        boot_id: boot id of the kernel that the process runs under.
+        choosy: whether it may wait although enough GPUs are free, because together they do not meet
+            its wishes.
+        ends_within_s: seconds within which its job will have ended for certain once it has started,
+            or None.
+        in_order: whether it passes nobody, and nobody may pass it.
+        may_join: whether it may share GPUs that are in use.
+        step: title of its step of a cluster engine, if the step's ranks divide GPUs; the first rank
+            that starts takes those of all. Empty for others.
+        linked_ns: change time of the record's file, in nanoseconds since 1970: when it got its
+            name. It is not in the record itself, whose owner could choose it.
+    """
+
+    id: str
+    number: int
+    user_id: int
+    uuids: tuple[str, ...]
+    gpus: int
+    table: TableKey | None = None
+    within: str | None = None
+    passable_until_s: float = 0.0
+    launcher: Process = NO_PROCESS
+    command: tuple[str, ...] = ()
+    profile: str | None = None
+    name: str | None = None
+    since: str = UNKNOWN_TIME
+    boot_id: str = ""
+    choosy: bool = False
+    ends_within_s: float | None = None
+    in_order: bool = False
+    may_join: bool = False
+    step: str = ""
+    linked_ns: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """What orders the queue: the kernel's time of joining it; the number if that is equal."""
+        return self.linked_ns, self.number, self.id
+
+    def among(self, uuids: Collection[str]) -> "Ticket":
+        """Return the ticket for only those of its GPUs that are among these.
+
+        Another user wrote it, and may have named GPUs that the machine does not have.
+        """
+        own = tuple(uuid for uuid in self.uuids if uuid in uuids)
+        return self if own == self.uuids else replace(self, uuids=own)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the document of the record's file."""
+        document = encode(self, without=("user_id", "linked_ns"), as_rows=("table", "launcher"))
+        return cut_command(document | {"version": VERSION})
+
+
+_TICKET_NEEDED = ("id", "number", "uuids", "gpus")
+_TICKET_CERTAIN = ("table", "within")
+_TICKET_RULES: FieldTable = {
+    "id": str,
+    "number": (1, MAX_NUMBER),
+    "uuids": ListOf(str),
+    "gpus": (1, 1 << 31),
+    "table": TABLE_KEY,
+    "within": str,
+    "passable_until_s": _LONG,
+    "launcher": PROCESS,
+    "command": ListOf(str),
+    "since": str,
+    "boot_id": str,
+    "profile": str,
+    "name": str,
+    "choosy": bool,
+    "ends_within_s": _LONG,
+    "in_order": bool,
+    "may_join": bool,
+    "step": str,
+}
+
+
+def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
+    """Return the ticket of a document of Ticket.to_document, of this version or another.
+
+    Args:
+        document: content of the record.
+        user_id: owner of its file.
+        linked_ns: change time of its file, in nanoseconds since 1970.
+
+    Raises:
+        FieldError: it is no such document, or needs a later version.
+    """
+    check_version(document)
+    readers: Readers = {"table": table_key, "launcher": process, "since": known_time}
+    ticket = decode(
+        Ticket,
+        document,
+        _TICKET_RULES,
+        needed=_TICKET_NEEDED,
+        certain=_TICKET_CERTAIN,
+        readers=readers,
+        user_id=user_id,
+        linked_ns=linked_ns,
+    )
+    check_id(ticket.id)
+    return ticket

@@ -8,8 +8,7 @@ records, so all launchers agree without a shared counter.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.records import Record
 
 CHOOSY_S = 1800.0

@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 
 from gpulaunch.errors import FailedError, FieldError, call_failed
-from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.record_fields import MAX_UNLOCKED_BYTES, NewerRecordError
-from gpulaunch.leases.ticket import Ticket, parse_ticket
+from gpulaunch.leases.lease import Lease, Ticket, parse_lease, parse_ticket
+from gpulaunch.leases.record import MAX_UNLOCKED_BYTES, NewerRecordError
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import boot_id, user_name, who_may
 from gpulaunch.records import Record

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, WouldWaitError
-from gpulaunch.leases.host_lock import HostLock, open_directory
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_fields import WRITTEN_BYTES
+from gpulaunch.leases.host_lock import HostLock, directory_failed, open_directory, state_directory
+from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
+from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
     DRAINED_PREFIX,
     LEASE_PREFIX,
@@ -29,8 +29,6 @@ from gpulaunch.leases.record_file import (
     remove_dead,
     ticket_number,
 )
-from gpulaunch.leases.state_directory import directory_failed, state_directory
-from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace

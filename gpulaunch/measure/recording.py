@@ -15,8 +15,7 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.leases.lease import share_groups
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
 from gpulaunch.measure.run import SHARED, STOPPED, Run, RunBeside, run_document
 from gpulaunch.measure.sampler import Sampler

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import permutations
 from math import fsum
 
-from gpulaunch.leases.share import Objective
+from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.speed import idle_power, kernels_of, pace, share_of_sms

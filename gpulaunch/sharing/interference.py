@@ -6,7 +6,7 @@ from math import fsum
 from typing import Literal
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.share import Client, Objective
+from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand, tells_all
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity

@@ -9,9 +9,8 @@ from math import inf
 
 from gpulaunch.errors import FailedError, GpulaunchError, NotShareableError, printable
 from gpulaunch.files.size import format_size
-from gpulaunch.leases.lease import Lease, share_groups
+from gpulaunch.leases.lease import Lease, Share, share_groups
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.find import Machine, find_at_work, most_memory

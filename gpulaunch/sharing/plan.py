@@ -10,7 +10,7 @@ from itertools import combinations
 from math import fsum
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.share import Client, Objective
+from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, log, prod
 
-from gpulaunch.leases.share import Objective
+from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.demand import CurvePoint, Demand, saturates, tells_all, throughput_at
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity

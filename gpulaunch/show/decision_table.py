@@ -10,7 +10,7 @@ from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
-from gpulaunch.leases.who_has_what import name_job
+from gpulaunch.leases.holders import name_job
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.who_has_what import age
+from gpulaunch.leases.holders import age
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology

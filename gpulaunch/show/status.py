@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.leases.holders import LeftOver
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
-from gpulaunch.leases.who_has_what import idle_since_s
+from gpulaunch.leases.holders import LeftOver, idle_since_s
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import iso, parse_time
 from gpulaunch.show import Document

@@ -14,8 +14,8 @@ from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.forecast.starts import format_start
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
+from gpulaunch.leases.holders import age
 from gpulaunch.leases.lease import IDLE_AFTER_S
-from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.gpu_names import names_in_order
 from gpulaunch.process.system import parse_time

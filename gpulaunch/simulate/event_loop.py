@@ -24,7 +24,7 @@ from gpulaunch.simulate.yardstick import yardstick_of
 
 if TYPE_CHECKING:
     from gpulaunch.decide.request import Request
-    from gpulaunch.leases.ticket import Ticket
+    from gpulaunch.leases.lease import Ticket
 
 _NONE = -1  # number for no event
 _DIGITS = 9  # of a time: two that differ only by rounding are the same

@@ -16,8 +16,7 @@ from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
 from gpulaunch.decide.request import Request
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of

@@ -3,9 +3,8 @@
 
 from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.records import Record
 
 

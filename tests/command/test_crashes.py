@@ -422,7 +422,7 @@ def test_each_call_may_fail(tmp_path: Path, every: int) -> None:
 def test_a_module_that_cannot_be_loaded(tmp_path: Path) -> None:
     """An import that fails, before or after the first lines, is one that names it, and 125."""
     launcher = launcher_in(tmp_path)
-    for module in ("json", "gpulaunch.leases.watch"):
+    for module in ("json", "gpulaunch.leases.wake"):
         patch = f"import sys; sys.modules[{module!r}] = None"
         with (
             held(launcher, *ALL),

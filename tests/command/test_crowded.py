@@ -16,9 +16,8 @@ from fake_nvml import FakeNvml
 from test_table import put
 from values import lease, ticket
 
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record_file import record_name
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process

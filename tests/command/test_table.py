@@ -22,7 +22,7 @@ from values import cases
 
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases import host_lock
-from gpulaunch.leases.state_directory import preferred_directory, state_directory
+from gpulaunch.leases.host_lock import preferred_directory, state_directory
 from gpulaunch.process.system import boot_id
 
 

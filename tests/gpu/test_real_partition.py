@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from real_gpu import KINDS, PROFILE, Bench, measured
 
-from gpulaunch.leases.share import Objective
+from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity

@@ -13,7 +13,7 @@ from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.files.toml import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.record_fields import UNKNOWN_TIME, WRITTEN_BYTES
+from gpulaunch.leases.record import UNKNOWN_TIME, WRITTEN_BYTES
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.topology import TableKey, Topology, same_table

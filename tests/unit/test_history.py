@@ -12,7 +12,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
-from gpulaunch.leases.record_fields import shortened
+from gpulaunch.leases.record import shortened
 from gpulaunch.process.identity import Process
 from gpulaunch.show.history_table import history_table
 from gpulaunch.show.terminal import draw

@@ -9,7 +9,7 @@ from corun import BENCHMARKS, Machine, sms_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpulaunch.leases.share import Client, Objective
+from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import replace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.leases.share import Client, Objective
+from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity

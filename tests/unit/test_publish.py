@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.leases.publish import HIDDEN, published, redacted
+from gpulaunch.leases.record import HIDDEN, published, redacted
 
 NAMES = st.sampled_from(
     [

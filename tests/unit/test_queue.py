@@ -16,7 +16,7 @@ from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.duration import format_duration, parse_duration
 from gpulaunch.launch.options import SETTINGS
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket, parse_ticket
 from gpulaunch.leases.queue import (
     ENDLESS,
     Claim,
@@ -26,8 +26,7 @@ from gpulaunch.leases.queue import (
     leaves_some,
     queued,
 )
-from gpulaunch.leases.record_fields import WRITTEN_BYTES
-from gpulaunch.leases.ticket import Ticket, parse_ticket
+from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS

@@ -7,8 +7,7 @@ from values import box, lease, request, uuids
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
-from gpulaunch.leases.engine_job import EngineJob
-from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.lease import EngineJob, Lease, parse_lease
 from gpulaunch.machine.driver import OutsideUse
 
 USER = 1000

@@ -13,8 +13,7 @@ from values import lease, request
 from gpulaunch.decide.decision import ShareOption
 from gpulaunch.decide.request import Sharing
 from gpulaunch.decide.share_options import assess_group
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.share import Client, Objective, Share
+from gpulaunch.leases.lease import Client, Lease, Objective, Share
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity

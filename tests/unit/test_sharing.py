@@ -15,8 +15,7 @@ from gpulaunch.decide.share_options import share_of
 from gpulaunch.files.size import parse_size
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
-from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.share import Client, Objective, Share
+from gpulaunch.leases.lease import Client, Lease, Objective, Share, parse_lease
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine

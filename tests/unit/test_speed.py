@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.leases.share import Objective
+from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand, saturates, tells_all
 from gpulaunch.records import as_list, replace

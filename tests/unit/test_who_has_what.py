@@ -2,10 +2,9 @@
 
 from values import box, lease, ticket
 
-from gpulaunch.leases.engine_job import EngineJob
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.holders import who_has_what
+from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.leases.who_has_what import who_has_what
 from gpulaunch.records import field_names, replace
 
 NO_DATE = {"started_at": "2026-02-31T00:00:00Z", "name": "train"}

@@ -20,7 +20,7 @@ from gpulaunch.containers.asked import (
 )
 from gpulaunch.containers.life import Image
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.lease import Share
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.records import replace
 
