@@ -12,8 +12,8 @@ from typing import Any, cast
 from gpulaunch.api.held_lease import HeldLease, environment_around
 from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import RefusedError
-from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.fields import unknown
+from gpulaunch.files.units import parse_duration
 from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
 from gpulaunch.launch.assess import would_wait
 from gpulaunch.launch.launch import Callbacks

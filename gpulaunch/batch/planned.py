@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.batch.tasks import Task
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, counted
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import least_of
 from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.speed import idle_power
+from gpulaunch.sharing.speed import idle_power, least_of
 
 
 def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:

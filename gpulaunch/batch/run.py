@@ -17,7 +17,7 @@ from typing import Any
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.history.line import is_own_file
 from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
 from gpulaunch.launch.free import free

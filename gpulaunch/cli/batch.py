@@ -15,7 +15,7 @@ from gpulaunch.cli.arguments import Namespace, Parser, add_rows, add_topology, w
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.data_files import make_own
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home
 from gpulaunch.launch.options import OPTIONS, Options

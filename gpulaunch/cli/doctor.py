@@ -27,7 +27,7 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
-from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import as_dict, replace
 from gpulaunch.sharing import mps_daemon as mps

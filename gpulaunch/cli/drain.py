@@ -12,8 +12,7 @@ from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_d
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import WAKE, ring
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import Gpu, gpus_named
 
 
 def main(arguments: Sequence[str]) -> int:

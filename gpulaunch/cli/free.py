@@ -17,7 +17,7 @@ from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.gpu_names import gpus_called
+from gpulaunch.machine.gpu import gpus_called
 
 
 def main(arguments: Sequence[str]) -> int:

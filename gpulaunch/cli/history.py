@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.duration import parse_duration
+from gpulaunch.files.units import parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history

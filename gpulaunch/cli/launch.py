@@ -19,7 +19,7 @@ from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.gpu_names import gpus_called
+from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
@@ -318,7 +318,7 @@ class Reporter:
 
 
 def _duration(seconds: float) -> str:
-    from gpulaunch.files.duration import format_duration  # late: few launches wait
+    from gpulaunch.files.units import format_duration  # late: few launches wait
 
     return format_duration(int(seconds))
 
@@ -326,7 +326,7 @@ def _duration(seconds: float) -> str:
 def _say_granted(launch: Launch, acquired: Acquired[Any]) -> None:
     share = ""
     if acquired.lease.share:
-        from gpulaunch.files.size import format_size  # late: few launches share
+        from gpulaunch.files.units import format_size  # late: few launches share
 
         memory = format_size(acquired.lease.share.client.demand.memory_bytes)
         share = (

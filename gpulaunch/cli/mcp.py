@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.errors import FailedError
-from gpulaunch.files.extras import install_hint
+from gpulaunch.files.document import install_hint
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,17 +10,16 @@ from gpulaunch.cli.output import print_json
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
-from gpulaunch.files.size import parse_size
+from gpulaunch.files.units import parse_size
 from gpulaunch.leases.lease import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import capacity_by, with_headroom
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.speed import idle_power
+from gpulaunch.sharing.speed import capacity_by, idle_power, with_headroom
 
 _Value = TypeVar("_Value")
 

@@ -238,7 +238,7 @@ def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
 
     Without a pattern all of the job runs.
     """
-    from gpulaunch.files.duration import parse_duration
+    from gpulaunch.files.units import parse_duration
 
     text = options.iterations_from
     if text is None and options.slice is not None:

@@ -10,7 +10,7 @@ from gpulaunch.cli.output import warn
 from gpulaunch.errors import FailedError, UsageError, call_failed
 from gpulaunch.history.line import COMMON
 from gpulaunch.launch.open_table import TMPFILES, set_up
-from gpulaunch.leases.host_lock import SET_UP
+from gpulaunch.leases.directory import SET_UP
 
 _NVIDIA_DOCKER = "nvidia-docker"
 

@@ -25,7 +25,7 @@ from gpulaunch.show.status import of_user, status_document
 
 if TYPE_CHECKING:
     from gpulaunch.errors import FailedError
-    from gpulaunch.forecast.starts import StartRange
+    from gpulaunch.history.forecast import StartRange
     from gpulaunch.machine.driver import OutsideUse
 
 _SLOW_S = 5.0

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import pcie_bandwidth
 from gpulaunch.machine.topology import Topology

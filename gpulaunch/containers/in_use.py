@@ -14,7 +14,7 @@ from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files import own_cache
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, as_list, replace
 

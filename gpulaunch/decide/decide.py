@@ -4,7 +4,18 @@
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, Situation, Wait
+from gpulaunch.decide.decision import (
+    Decision,
+    Grant,
+    Refuse,
+    ShareOption,
+    Situation,
+    Wait,
+    best_text,
+    queued_text,
+    too_few_text,
+    too_many_text,
+)
 from gpulaunch.decide.needs import (
     admitted_gpus,
     choose,
@@ -14,12 +25,10 @@ from gpulaunch.decide.needs import (
     pose_problem,
     why_hopeless,
 )
-from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
 from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import ENDLESS, Claim, barring, competing, last_before, queued
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import Gpu, gpus_text
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load

@@ -1,4 +1,4 @@
-"""What a request meets, and what comes of it: Grant, Wait or Refuse."""
+"""What a request meets, and what comes of it: Grant, Wait or Refuse, with the words for why."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
-if TYPE_CHECKING:  # what few launches need, the others do not load
+if TYPE_CHECKING:  # few launches need these
     from gpulaunch.machine.driver import OutsideUse
     from gpulaunch.sharing.interference import Verdict
 
@@ -106,3 +108,102 @@ class Refuse(Record):
 
 
 Decision = Grant | Wait | Refuse
+
+
+def too_many_text(
+    request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None
+) -> str:
+    """Return why a request for more GPUs than there are can never start.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        scope: number of GPUs in reach.
+        admitted: number of those that satisfy the request's constraints.
+        within: the lease that the launch runs inside of, or None.
+    """
+    asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
+    if request.pattern.ranks:
+        asked = f"pattern {request.pattern.name} has {request.pattern.ranks} ranks"
+    place_name = f"lease {within.id}" if within else topology.name
+    if admitted == scope:
+        return f"{asked}: {place_name} has {scope}"
+    some = f"{asked}: {admitted} of {place_name}'s {scope}"
+    options = ", ".join(constraint.text for constraint in request.constraints)
+    if not options:
+        return f"{some} are whole GPUs, the others MIG instances"
+    found = "; ".join(one.instead for one in request.constraints if not one.uuids and one.instead)
+    return f"{some} satisfy {options}{': ' if found else ''}{found}"
+
+
+def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:
+    of_all = f"{free} of {admitted}{' admitted' if narrowed else ''}"
+    return f"{of_all} {'is' if free == 1 else 'are'} free"
+
+
+def queued_text(
+    count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
+) -> str:
+    """Return why a request waits although enough GPUs are free."""
+    earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
+    wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
+    verb = "waits" if len(rivals) == 1 else "wait"
+    found = _free_text(free, admitted, narrowed=narrowed)
+    return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
+
+
+def too_few_text(
+    count: int,
+    free: int,
+    admitted: int,
+    users: "Sequence[OutsideUse]",
+    kept: int,
+    *,
+    narrowed: bool,
+    unfit: Sequence[str] = (),
+) -> str:
+    """Return why too few GPUs can be had.
+
+    Args:
+        count: number of GPUs that are needed.
+        free: number of those that would do and can be had.
+        admitted: number of those that would do.
+        users: the use of GPUs without a lease that has them, once for each GPU.
+        kept: number of free GPUs beside a job that the request stays apart from.
+        narrowed: whether constraints exclude some GPUs in reach.
+        unfit: why GPUs that nobody holds are out of service, once for each.
+    """
+    leased = admitted - free - len(users) - kept - len(unfit)
+    found = _free_text(free, admitted, narrowed=narrowed)
+    parts = [found.replace(" free", " to be had") if kept else found]
+    if leased:
+        parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
+    for is_stray, where in ((False, "outside gpulaunch ({})"), (True, "by {}")):
+        some = [use.who for use in users if bool(use.stray) == is_stray]
+        if some:
+            verb = "is" if len(some) == 1 else "are"
+            names = "; ".join(dict.fromkeys(some))
+            parts.append(f"{len(some)} {verb} in use {where.format(names)}")
+    if unfit:
+        verb = "is" if len(unfit) == 1 else "are"
+        parts.append(f"{len(unfit)} {verb} out of service ({'; '.join(unfit)})")
+    if kept:
+        parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
+    return f"{gpus_text(count)} requested: {', '.join(parts)}"
+
+
+def best_text(placement: Placement, policy: str, problem: PlacementProblem) -> str:
+    """Return why these GPUs were chosen."""
+    of_all = f"{placement.candidates:,} candidates"
+    if placement.candidates == 1:
+        return "the only choice"
+    if placement.chosen_by_policy:
+        useful = "" if placement.utility is None else f", utility {placement.utility:.2f}"
+        return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
+    if not placement.by:
+        return f"lowest indices of {of_all}"
+    value = getattr(placement.scores, placement.by[0])
+    if value is None:
+        return f"as good as any of {of_all}"
+    most = "the most of those tried of" if problem.too_many else "the most of"
+    return f"{value:.4g} GB/s {placement.by[0].replace('_', ' ')}, {most} {of_all}"

@@ -13,8 +13,7 @@ from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.problem import ScoreName
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
 from gpulaunch.records import Record, replace
 
 _FEWER = 16

@@ -10,8 +10,7 @@ from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, all_t
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
-from gpulaunch.machine.gpu import Gpu, size_order
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 

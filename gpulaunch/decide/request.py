@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.gpu import Gpu, is_of_profile, parse_mig_profile
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import Gpu, gpus_named, is_of_profile, parse_mig_profile
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.lease import Client, EngineJob
-    from gpulaunch.sharing.capacity import Capacity
     from gpulaunch.sharing.search import Search
+    from gpulaunch.sharing.speed import Capacity
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range

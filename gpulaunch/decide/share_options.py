@@ -8,14 +8,12 @@ from gpulaunch.decide.needs import choose, pose_problem
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Client, Lease, Share, is_inside, share_groups
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.capacity import Capacity, least_of
 from gpulaunch.sharing.interference import Verdict, find_filled, judge
 from gpulaunch.sharing.search import Caps, Search
-from gpulaunch.sharing.speed import idle_power, pace
+from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 
 _DIGITS = 3  # decimals of a predicted slowdown that make a difference
 

@@ -1,6 +1,9 @@
-"""Small caches in memory (tmpfs), in a directory that is this user's own.
+"""Small caches in memory (tmpfs), and locks around slow work.
 
-No other user can forge such a file, and it does not outlive a boot.
+A cache lies in a directory that is this user's own: no other user can forge it, and it does not
+outlive a boot. The locks are for such work as reading a machine or starting a daemon; nothing slow
+is done under the host-wide lock of the allocation table, which is another one. Only this file
+imports filelock.
 """
 
 import errno
@@ -8,7 +11,8 @@ import json
 import os
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 _MAX_BYTES = 4 << 20
@@ -88,3 +92,22 @@ def is_own(directory: str) -> bool:
             and not status.st_mode & 0o022
         )
     return False
+
+
+@contextmanager
+def slow_lock(path: str, timeout_s: float) -> Iterator[bool]:
+    """Hold a lock file; yield whether it could be locked in time.
+
+    Args:
+        path: path of the file, which is created if missing.
+        timeout_s: longest wait in seconds.
+    """
+    from filelock import FileLock, Timeout  # late: it costs more than most launches
+
+    with ExitStack() as stack:
+        got = False
+        # filelock 3.20 raises NotImplementedError if the file system has no flock.
+        with suppress(OSError, Timeout, NotImplementedError):
+            stack.enter_context(FileLock(path, timeout=timeout_s))
+            got = True
+        yield got

@@ -13,7 +13,7 @@ from gpulaunch.containers.door import Door
 from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.life import container_labels
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.container_leases import (
     AcquiredContainer,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease, Ticket

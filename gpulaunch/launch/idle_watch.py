@@ -20,7 +20,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine, are_busy, load_driver
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import name_this_thread
 

@@ -9,7 +9,7 @@ from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.host_lock import own_table
+from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.record import redacted, shortened
 from gpulaunch.process.system import boot_id, this_process
 from gpulaunch.records import as_list

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.leases.host_lock import SET_UP
+from gpulaunch.leases.directory import SET_UP
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 

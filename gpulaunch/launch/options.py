@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
-from gpulaunch.files.duration import parse_duration
-from gpulaunch.files.size import parse_size
+from gpulaunch.files.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from gpulaunch.decide.placement.problem import Weights

@@ -10,7 +10,7 @@ from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.past_launch import LEAST_CHARACTERS, PastLaunch, find_past
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.leases.host_lock import own_table
+from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import wait_for_one

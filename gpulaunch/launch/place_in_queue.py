@@ -9,7 +9,7 @@ from contextlib import suppress
 from gpulaunch.decide.decide import used_outside
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import FailedError, TimedOutError
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import Assessment, read_snapshot
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_ticket

@@ -3,8 +3,14 @@
 from collections.abc import Collection, Sequence
 
 from gpulaunch.decide.needs import leased_until_s
-from gpulaunch.forecast.durations import Experience, draw_remaining, relations_of
-from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
+from gpulaunch.history.forecast import (
+    DRAWS,
+    Experience,
+    StartRange,
+    draw_remaining,
+    predict_starts,
+    relations_of,
+)
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
 from gpulaunch.launch.launch import Launch

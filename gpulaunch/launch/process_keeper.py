@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.left_overs import LeaseCompanion

@@ -17,7 +17,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gpulaunch.files.document import read_text
 from gpulaunch.launch.options import Options
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import EngineJob, Lease
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record, replace

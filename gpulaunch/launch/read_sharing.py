@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
@@ -20,9 +20,8 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
-from gpulaunch.sharing.capacity import Capacity, capacity_by, with_headroom
 from gpulaunch.sharing.search import Search, joined
-from gpulaunch.sharing.speed import is_memory_bound
+from gpulaunch.sharing.speed import Capacity, capacity_by, is_memory_bound, with_headroom
 
 LEAST_DRIVER = 550
 """First major version of the driver that reports whether an MPS server works; 535 does not."""

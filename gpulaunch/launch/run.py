@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import TimedOutError
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Callbacks, Launch

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.host_lock import directory_failed
+from gpulaunch.leases.directory import directory_failed
 from gpulaunch.leases.record_file import DRAINED_PREFIX, open_record
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.process.system import boot_id, now, user_name

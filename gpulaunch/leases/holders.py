@@ -1,4 +1,4 @@
-"""Who has what: the processes that hold a lease or belong to its job, and words for a launch's wait."""
+"""Who has what: processes that hold a lease or belong to its job, and words about a wait."""
 
 import os
 import time
@@ -7,12 +7,12 @@ from contextlib import suppress
 from datetime import datetime, timezone
 
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import IDLE_AFTER_S, Lease, Ticket
 from gpulaunch.leases.record_file import opened
 from gpulaunch.leases.table import Snapshot, Table
-from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import is_companion
 from gpulaunch.process.system import (

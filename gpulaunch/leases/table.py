@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, WouldWaitError
-from gpulaunch.leases.host_lock import HostLock, directory_failed, open_directory, state_directory
+from gpulaunch.leases.directory import HostLock, directory_failed, open_directory, state_directory
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (

@@ -243,12 +243,12 @@ def one_at_a_time() -> Iterator[None]:
 
     They wait for LOCK_TIMEOUT_S at most, and not at all where no lock can be made.
     """
-    from gpulaunch.files import own_cache, slow_lock
+    from gpulaunch.files import own_cache
 
     with ExitStack() as stack:
         with suppress(OSError):
             path = f"{own_cache.path_of(_CACHE)}.lock"
-            stack.enter_context(slow_lock.held(path, LOCK_TIMEOUT_S))
+            stack.enter_context(own_cache.slow_lock(path, LOCK_TIMEOUT_S))
         yield
 
 

@@ -1,8 +1,9 @@
-"""A GPU as a value: a card, or a MIG instance of one, with the CPUs next to it."""
+"""A GPU as a value: a card or a MIG instance of one, with its CPUs; the words for several."""
 # pure: decides on plain values
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.records import Record, replace
 
@@ -189,3 +190,38 @@ def mig_profile_name(
         memory_gb = round(eighths / _MEMORY_EIGHTHS * math.ceil(card_memory_bytes / _GIB))
     compute = "" if compute_slices == slices else f"{compute_slices}c."
     return f"{compute}{slices}g.{memory_gb}gb"
+
+
+def gpu_names(gpus: Iterable[Gpu]) -> str:
+    """Return the names of GPUs, sorted: "0,2-3"; MIG instances as card:instance: "0,2-3,4:1"."""
+    known = sorted(gpus, key=lambda gpu: gpu.index)
+    whole = format_cpuset(frozenset(gpu.index for gpu in known if not gpu.mig))
+    return ",".join(filter(None, [whole, *(gpu.name for gpu in known if gpu.mig)]))
+
+
+def gpus_named(gpus: Iterable[Gpu]) -> str:
+    """Return the names of GPUs with the word for them: "GPU 3", "GPUs 0,2-3"."""
+    known = list(gpus)
+    return f"GPU{'' if len(known) == 1 else 's'} {gpu_names(known)}"
+
+
+def names_in_order(names: Iterable[str]) -> str:
+    """Return names of GPUs in their order, with three that follow one another as "0-2"."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and name.isdecimal() and runs[-1][-1] == str(int(name) - 1):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    parts = [run if len(run) < 3 else [f"{run[0]}-{run[-1]}"] for run in runs]
+    return ",".join(part for run in parts for part in run)
+
+
+def gpus_called(names: Sequence[str]) -> str:
+    """Return names of GPUs, in their order, with the word for them: "GPU 3", "GPUs 3,0-2"."""
+    return f"GPU{'' if len(names) == 1 else 's'} {names_in_order(names)}"
+
+
+def gpus_text(count: int) -> str:
+    """Return a number of GPUs in words: "1 GPU", "2 GPUs"."""
+    return f"{count} GPU{'' if count == 1 else 's'}"

@@ -19,8 +19,7 @@ from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitE
 from gpulaunch.launch.assess import granted_gpus, preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_names import gpu_names, gpus_named, gpus_text
+from gpulaunch.machine.gpu import Gpu, gpu_names, gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
 from gpulaunch.measure.launches import Background, Launched, MeasuredJob, launch, repeated
 from gpulaunch.measure.recording import refuse_described

@@ -15,7 +15,7 @@ from typing import IO, Any
 from gpulaunch.api.allocate import allocate
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document

@@ -22,8 +22,7 @@ from gpulaunch.measure.sampler import Sampler
 from gpulaunch.measure.update_profile import check_own, learn
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
-from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.speed import idle_power, pace
+from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 
 MOMENT_S = 0.05
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.profiles.profile import VERSION

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
-from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:

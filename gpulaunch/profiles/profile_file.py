@@ -8,7 +8,7 @@ from typing import Any
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory, make_own
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
-from gpulaunch.files.slow_lock import held
+from gpulaunch.files.own_cache import slow_lock
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import find_profile, profile_names
 from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
@@ -125,7 +125,7 @@ def alone() -> Iterator[None]:
         yield
         return
     lock = os.path.join(directory, _LOCK)
-    with held(lock, LOCK_S) as got:
+    with slow_lock(lock, LOCK_S) as got:
         if not got:
             raise FailedError(f"{lock}: could not be locked in {LOCK_S:g} s")
         yield

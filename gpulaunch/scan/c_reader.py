@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.extras import install_hint
+from gpulaunch.files.document import install_hint
 from gpulaunch.records import replace
 from gpulaunch.scan.interfaces import Findings, Use, c_interface, listed
 from gpulaunch.scan.peers import amount_of_count, pattern_of_peers

@@ -11,8 +11,7 @@ from math import fsum
 
 from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.speed import idle_power, kernels_of, pace, share_of_sms
+from gpulaunch.sharing.speed import Capacity, idle_power, kernels_of, pace, share_of_sms
 
 KEPT = 0.95
 """Part of its best throughput that a job has at its knee (the 5 % of cd-search-ics18 4.2)."""

@@ -9,9 +9,8 @@ from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand, tells_all
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.caps import BUSY, MOST_CAP, best_caps
-from gpulaunch.sharing.speed import Pace, idle_power, kernels_of, pace, speeds
+from gpulaunch.sharing.speed import Capacity, Pace, idle_power, kernels_of, pace, speeds
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 
 from gpulaunch.errors import FailedError, GpulaunchError, NotShareableError, printable
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.leases.lease import Lease, Share, share_groups
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
@@ -18,11 +18,10 @@ from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import capacity_by, least_of
 from gpulaunch.sharing.mps_daemon import MpsError
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
-from gpulaunch.sharing.speed import idle_power, pace
+from gpulaunch.sharing.speed import capacity_by, idle_power, least_of, pace
 
 FIRST_LOOK_S = 1.0
 """First pause before a check whether the job has become a client of its MPS server.

@@ -13,9 +13,8 @@ from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
-from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.speed import pace, worth_of
+from gpulaunch.sharing.speed import Capacity, pace, worth_of
 
 _TOGETHER = 24
 """Jobs among which partners are sought; in a longer queue those of like duration."""

@@ -11,8 +11,7 @@ from math import fsum
 
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
-from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.speed import speeds
+from gpulaunch.sharing.speed import Capacity, speeds
 
 LEAST_CAP, MOST_CAP = 5, 95
 """Caps that are tried, in % of the SMs."""

@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 from zlib import crc32
 
 from gpulaunch.errors import FailedError
-from gpulaunch.files import slow_lock
-from gpulaunch.files.duration import format_duration
-from gpulaunch.files.own_cache import is_own
+from gpulaunch.files.own_cache import is_own, slow_lock
+from gpulaunch.files.units import format_duration
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
@@ -99,7 +98,7 @@ class ShareGroup:
         if problem:
             raise MpsError(problem)
         patience_s = self._patience_s + _LOCK_MARGIN_S
-        with slow_lock.held(self._lock_path, patience_s) as got:
+        with slow_lock(self._lock_path, patience_s) as got:
             if not got:
                 raise MpsError(
                     f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at "
@@ -142,7 +141,7 @@ class ShareGroup:
             return True
         if patience_s is None:
             patience_s = self._patience_s + _LOCK_MARGIN_S
-        with slow_lock.held(self._lock_path, patience_s) as got:
+        with slow_lock(self._lock_path, patience_s) as got:
             if got and not self.members():
                 self._end()
             return got

@@ -9,9 +9,9 @@ from gpulaunch.decide.decision import Decision, Grant, ShareOption
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.leases.holders import name_job
-from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.holders import age
-from gpulaunch.machine.gpu_names import gpu_names
+from gpulaunch.machine.gpu import gpu_names
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record

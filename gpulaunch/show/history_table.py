@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
-from gpulaunch.machine.gpu_names import names_in_order
+from gpulaunch.files.units import format_duration
+from gpulaunch.machine.gpu import names_in_order
 from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table

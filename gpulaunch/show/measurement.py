@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.files.extras import install_hint
+from gpulaunch.files.document import install_hint
 from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.link_fit import Comparison, model_errors, ring_text
 from gpulaunch.show import Document

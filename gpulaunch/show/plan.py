@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpulaunch.errors import counted, printable
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.profiles.demand import tells_all
 from gpulaunch.sharing.plan import Cost, Group, GroupMember, Plan, PlanSite
 from gpulaunch.show import Document

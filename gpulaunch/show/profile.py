@@ -12,9 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
 from gpulaunch.files.fields import ListOf, RowOf
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.profiles.catalog import is_benchmark
 from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.layers import variants_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
+from gpulaunch.files.units import format_duration
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 from gpulaunch.simulate.measures import Replay, ReplayedJob, quartiles

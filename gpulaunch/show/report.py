@@ -14,7 +14,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.files.extras import install_hint
+from gpulaunch.files.document import install_hint
 from gpulaunch.show.replay import KEY, SENSITIVE, Rows, replays_document, replays_rows
 from gpulaunch.simulate.measures import Replay, ReplayedJob
 

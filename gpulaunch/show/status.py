@@ -15,7 +15,7 @@ from gpulaunch.show import Document
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
-    from gpulaunch.forecast.starts import StartRange
+    from gpulaunch.history.forecast import StartRange
     from gpulaunch.history.past_launch import PastLaunch
     from gpulaunch.leases.drain import Drain
     from gpulaunch.machine.driver import Health, Load, OutsideUse

@@ -11,13 +11,12 @@ from itertools import pairwise
 from os.path import commonprefix
 
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
-from gpulaunch.forecast.starts import format_start
+from gpulaunch.files.units import format_duration
+from gpulaunch.history.forecast import format_start
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import age
 from gpulaunch.leases.lease import IDLE_AFTER_S
-from gpulaunch.machine.gpu import format_cpuset
-from gpulaunch.machine.gpu_names import names_in_order
+from gpulaunch.machine.gpu import format_cpuset, names_in_order
 from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
-from gpulaunch.sharing.capacity import least_of
-from gpulaunch.sharing.speed import speeds
+from gpulaunch.sharing.speed import least_of, speeds
 from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.yardstick import Yardstick
 

@@ -14,8 +14,15 @@ from random import Random
 from statistics import median
 
 import gpulaunch
-from gpulaunch.forecast.durations import Experience, Relation, draw_remaining, relations_of
-from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
+from gpulaunch.history.forecast import (
+    DRAWS,
+    Experience,
+    Relation,
+    StartRange,
+    draw_remaining,
+    predict_starts,
+    relations_of,
+)
 from gpulaunch.simulate.simulated_job import ticket_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -105,7 +105,8 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
         "sm_occupancy_percentage": near(mean("occupancy"), 0),
         "memory_bandwidth_utilization_percentage": near(mean("dram"), 0),
         "utilization": "share",
-        "time_active_percentage": near(mean("active"), 1.5),
+        # Read at moments, of which a busy machine gives few; the others are read as sums.
+        "time_active_percentage": near(mean("active"), 15),
         "power_w": near(mean("power"), 0),
         "energy_j": near(busy_h100.integral(0, "power", start, end), 0),
         "measured_on": "NVIDIA H100 80GB HBM3",

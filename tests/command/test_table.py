@@ -21,8 +21,8 @@ from conftest import DGX, SHOW, VGG, Launcher, complaint, held, until
 from values import cases
 
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.leases import host_lock
-from gpulaunch.leases.host_lock import preferred_directory, state_directory
+from gpulaunch.leases import directory as host_lock
+from gpulaunch.leases.directory import preferred_directory, state_directory
 from gpulaunch.process.system import boot_id
 
 

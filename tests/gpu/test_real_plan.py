@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 from real_gpu import KINDS, MEMORY_MIB, Bench, Fixed, fixed
 
-from gpulaunch.files.duration import parse_duration
+from gpulaunch.files.units import parse_duration
 
 pytest_plugins = ("real_gpu",)
 

@@ -848,7 +848,7 @@ def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: Mps) -> N
 
 # ----------------------------------------------------------------------------- killed at every step
 
-OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.slow_lock.", "process.companion.")
+OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.own_cache.", "process.companion.")
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:

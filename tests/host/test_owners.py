@@ -183,7 +183,7 @@ def test_results_of_somebody_else(launcher: Launcher, tmp_path: Path) -> None:
 AS_ANOTHER_USER = """
 import os, sys
 import filelock
-from gpulaunch.files import own_cache, slow_lock
+from gpulaunch.files import own_cache
 from gpulaunch.machine import find
 from gpulaunch.machine.topology import Topology
 

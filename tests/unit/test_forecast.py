@@ -6,8 +6,15 @@ from statistics import median
 
 from values import ticket, uuids
 
-from gpulaunch.forecast.durations import Experience, Relation, draw_remaining, relations_of
-from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
+from gpulaunch.history.forecast import (
+    DRAWS,
+    Experience,
+    Relation,
+    StartRange,
+    draw_remaining,
+    predict_starts,
+    relations_of,
+)
 from gpulaunch.leases.queue import ENDLESS
 
 TRAIN = relations_of(1000, ("python", "train.py"), None, None, 2)

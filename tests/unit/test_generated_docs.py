@@ -11,7 +11,7 @@ import pytest
 
 import gpulaunch
 from gpulaunch import errors
-from gpulaunch.files.extras import EXTRAS, install_hint
+from gpulaunch.files.document import EXTRAS, install_hint
 from gpulaunch.files.toml import tomllib
 
 ROOT = Path(__file__).parents[2]

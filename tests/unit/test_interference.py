@@ -13,10 +13,9 @@ from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.caps import best_caps
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.speed import IDLE_SHARE, idle_power, pace
+from gpulaunch.sharing.speed import IDLE_SHARE, Capacity, idle_power, pace
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 

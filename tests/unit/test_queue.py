@@ -14,7 +14,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.duration import format_duration, parse_duration
+from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.launch.options import SETTINGS
 from gpulaunch.leases.lease import Lease, Ticket, parse_ticket
 from gpulaunch.leases.queue import (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.extras import install_hint
+from gpulaunch.files.document import install_hint
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import PATTERNS, union
 from gpulaunch.scan import c_reader

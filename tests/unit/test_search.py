@@ -16,9 +16,9 @@ from gpulaunch.decide.share_options import assess_group
 from gpulaunch.leases.lease import Client, Lease, Objective, Share
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.caps import best_caps
 from gpulaunch.sharing.search import Search, joined
+from gpulaunch.sharing.speed import Capacity
 
 PAPER = Machine()
 MODEL = Capacity(1 << 34, 48, sm_count=24, sms_fill_memory=0.2)

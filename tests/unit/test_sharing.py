@@ -12,7 +12,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
-from gpulaunch.files.size import parse_size
+from gpulaunch.files.units import parse_size
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.leases.lease import Client, Lease, Objective, Share, parse_lease
@@ -25,7 +25,7 @@ from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.speed import Capacity
 
 GIB = 1 << 30
 NO_MEMORY = Unfit("how much memory it has is unknown")

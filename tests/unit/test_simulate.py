@@ -20,7 +20,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import capacity_by
+from gpulaunch.sharing.speed import capacity_by
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.simulate.generate import poisson_batches
 from gpulaunch.simulate.measures import measure, quartiles

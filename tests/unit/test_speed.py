@@ -14,9 +14,8 @@ from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand, saturates, tells_all
 from gpulaunch.records import as_list, replace
-from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.caps import best_caps, knee_of
-from gpulaunch.sharing.speed import idle_power, is_memory_bound, kernels_of, pace, speeds
+from gpulaunch.sharing.speed import Capacity, idle_power, is_memory_bound, kernels_of, pace, speeds
 
 THROUGHPUT = Objective()
 UNCOUNTED = Capacity(memory_bytes=1 << 34, most_clients=48)

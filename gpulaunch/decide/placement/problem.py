@@ -22,7 +22,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of, sum_over_pairs
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
 from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
-from gpulaunch.machine.gpu_names import gpu_names
+from gpulaunch.machine.gpu import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record

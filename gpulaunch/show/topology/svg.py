@@ -9,7 +9,7 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from gpulaunch.errors import printable
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import NETWORK_PATH, Link, PathType

@@ -7,7 +7,7 @@ adds to the words and never replaces them.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import printable
-from gpulaunch.files.size import format_size
+from gpulaunch.files.units import format_size
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link, PathType

@@ -1,4 +1,4 @@
-"""The state directory, on which all launchers of this machine agree, and the host-wide lock on it."""
+"""The state directory, on which all launchers of this machine agree, and its host-wide lock."""
 
 import _thread
 import errno
