@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from gpulaunch.cli.completion import all_parsers
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.launch.options import SETTINGS
+from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from gpulaunch.api.allocate import AsyncAllocation, aallocate, allocate
     from gpulaunch.api.docker_sdk import docker, run_container
     from gpulaunch.api.held_lease import HeldLease
-    from gpulaunch.decide.placement.place import Placement
-    from gpulaunch.decide.placement.problem import Scores
     from gpulaunch.errors import (
         FailedError,
         GpulaunchError,
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
         UsageError,
         WouldWaitError,
     )
+    from gpulaunch.placement.policies import Placement
+    from gpulaunch.placement.problem import Scores
     from gpulaunch.simulate.measures import Replay, ReplayedJob
     from gpulaunch.simulate.read_simulation import Trace
     from gpulaunch.simulate.simulator import Simulator, generate_trace
@@ -52,10 +52,10 @@ __all__ = [
 _MODULES = {
     "AsyncAllocation": "api.allocate",
     "HeldLease": "api.held_lease",
-    "Placement": "decide.placement.place",
+    "Placement": "placement.policies",
     "Replay": "simulate.measures",
     "ReplayedJob": "simulate.measures",
-    "Scores": "decide.placement.problem",
+    "Scores": "placement.problem",
     "Simulator": "simulate.simulator",
     "Trace": "simulate.read_simulation",
     "aallocate": "api.allocate",

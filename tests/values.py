@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease, Ticket
@@ -16,6 +15,7 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import TableKey, Topology
+from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 

@@ -9,7 +9,6 @@ from typing import TextIO
 from gpulaunch.cli.output import print_json
 from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, Situation, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
-from gpulaunch.decide.placement.problem import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.assess import assess_now, granted_gpus, visible_gpus
@@ -20,6 +19,7 @@ from gpulaunch.launch.predict import predicted_start
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Share
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.placement.problem import Scores
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
 from gpulaunch.show.status import start_document

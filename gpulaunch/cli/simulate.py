@@ -8,12 +8,12 @@ from typing import Any
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.write import document_text, make_directory, write_bytes
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
+from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure

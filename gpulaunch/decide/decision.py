@@ -4,12 +4,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.policies import Placement
+from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these

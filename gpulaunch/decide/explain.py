@@ -7,13 +7,12 @@ from itertools import islice, pairwise
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation
 from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s, leases_to_avoid
-from gpulaunch.decide.placement.fabric import UNIT
-from gpulaunch.decide.placement.place import Candidate, ranking
-from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.problem import ScoreName
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
+from gpulaunch.placement.fabric import UNIT
+from gpulaunch.placement.policies import POLICIES, Candidate, ranking
+from gpulaunch.placement.problem import ScoreName
 from gpulaunch.records import Record, replace
 
 _FEWER = 16

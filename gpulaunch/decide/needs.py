@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, all_tried
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.policies import CHEAPEST_POLICY, POLICIES, Placement, all_tried, place
+from gpulaunch.placement.problem import Needs, PlacementProblem
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches are a cluster engine's

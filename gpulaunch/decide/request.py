@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu, gpus_named, is_of_profile, parse_mig_profile
 from gpulaunch.machine.topology import Topology, counts_as_cuda
+from gpulaunch.placement.policies import POLICIES
+from gpulaunch.placement.problem import Weights
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, as_dict, replace
 

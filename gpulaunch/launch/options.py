@@ -17,7 +17,7 @@ from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.placement.problem import Weights
+    from gpulaunch.placement.problem import Weights
     from gpulaunch.profiles.pattern import Pattern
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
 
 def parse_policy(text: str) -> str:
     """Return the name of a placement policy."""
-    from gpulaunch.decide.placement.policies import POLICIES
+    from gpulaunch.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
 
@@ -118,7 +118,7 @@ def parse_way(text: str) -> str:
 
 def parse_bandwidth_model(text: str) -> str:
     """Return the name of a model of the bandwidth of a set of GPUs."""
-    from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
+    from gpulaunch.placement.effective import BANDWIDTH_MODELS
 
     return one_of(BANDWIDTH_MODELS, "bandwidth model")(text)
 

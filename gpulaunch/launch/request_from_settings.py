@@ -3,12 +3,12 @@
 from typing import Any
 
 from gpulaunch.decide import request as requests
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.options import Options
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
+from gpulaunch.placement.problem import Weights
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 

@@ -12,8 +12,6 @@ from statistics import median
 from typing import Any
 
 from gpulaunch.decide.decision import Grant, Wait
-from gpulaunch.decide.placement.place import Candidate, ranking
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
 from gpulaunch.launch.assess import granted_gpus, preview
@@ -26,6 +24,7 @@ from gpulaunch.measure.recording import refuse_described
 from gpulaunch.measure.run import SHARED, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_of
+from gpulaunch.placement.policies import DEFAULT_POLICY, Candidate, ranking
 from gpulaunch.process.job import exit_status
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, saturates

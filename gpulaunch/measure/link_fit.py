@@ -11,15 +11,9 @@ from itertools import combinations
 from math import comb, sqrt
 from statistics import fmean
 
-from gpulaunch.decide.placement.effective import (
-    cut,
-    mapa_equation,
-    mapa_terms,
-    ring_counts,
-    ring_links,
-)
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.records import Record
 
 MOST_GPUS = 5

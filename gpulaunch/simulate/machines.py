@@ -12,12 +12,11 @@ from heapq import heappop, heappush
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import pose_problem
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.fabric import UNIT, Fabric
+from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, utility_of
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of
 

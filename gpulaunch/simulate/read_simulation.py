@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.batch.job_file import Entry, JobFile
-from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_request
 from gpulaunch.launch.surroundings import Surroundings
 from gpulaunch.machine.find import Machine
+from gpulaunch.placement.policies import POLICIES
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace

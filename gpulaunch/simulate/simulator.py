@@ -8,9 +8,6 @@ from typing import Any
 from gpulaunch.batch.job_file import load_jobs, read_jobs
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation, Wait
-from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.decide.placement.problem import Scores
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
@@ -18,6 +15,8 @@ from gpulaunch.files.document import read_document
 from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES, Placement
+from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate

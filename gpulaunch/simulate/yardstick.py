@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.problem import PlacementProblem, Scores
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.fabric import UNIT, Fabric
+from gpulaunch.placement.mapping import Mapper
+from gpulaunch.placement.problem import PlacementProblem, Scores
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 Bandwidth = Literal["effective_bandwidth", "aggregate_bandwidth"]

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 import gpulaunch
-from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
+from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

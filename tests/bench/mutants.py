@@ -30,7 +30,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("decide", "leases", "launch", "sharing", "containers", "process")  # decide/ has placement/
+ROOMS = ("decide", "placement", "leases", "launch", "sharing", "containers", "process")
 AT_ONCE = 2
 ALIVE = "ALIVE"
 HANGS_S = 45  # three times the slowest test

@@ -10,11 +10,10 @@ import sys
 import time
 from itertools import product
 
-from gpulaunch.decide.placement import fabric
-from gpulaunch.decide.placement.place import place
-from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.placement import fabric
+from gpulaunch.placement.policies import POLICIES, place
+from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.profiles.pattern import PATTERNS
 
 GOAL_MS = {

@@ -40,7 +40,7 @@ def test_version_needs_no_launch_path() -> None:
     program = "import sys, gpulaunch.cli.main as m; m.run(['--version']); print(*sys.modules)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    rooms = ("decide", "leases", "machine", "sharing", "profiles", "process")
+    rooms = ("decide", "placement", "leases", "machine", "sharing", "profiles", "process")
     loaded = [name.split(".")[1] for name in done.stdout.split() if name.startswith("gpulaunch.")]
     assert loaded
     assert {*rooms} & {*loaded} == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, VGG, Launcher, held, until
 
-from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.placement.policies import POLICIES
 
 
 def status(launcher: Launcher) -> dict:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 
-from gpulaunch.decide.placement.policies import POLICIES, Order, Policy
-from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.placement.policies import POLICIES, Order, Policy
+from gpulaunch.placement.problem import PlacementProblem
 
 
 def spread(problem: PlacementProblem) -> Order:

@@ -8,12 +8,12 @@ import pytest
 from values import A100, H100, card, cards, cases, wired_up
 from values import machine as load
 
-from gpulaunch.decide.placement import effective
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.link import PathType, Wire, pcie_bandwidth
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement import effective
+from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.records import replace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "bandwidth.md"

@@ -7,11 +7,11 @@ from itertools import combinations
 import pytest
 from values import cards, cases, machine, posed, wired_up
 
-from gpulaunch.decide.placement.best_effort import best_of_partition, points
-from gpulaunch.decide.placement.place import place
-from gpulaunch.decide.placement.problem import Needs
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.best_effort import best_of_partition, points
+from gpulaunch.placement.policies import place
+from gpulaunch.placement.problem import Needs
 from gpulaunch.records import replace
 
 Gpus = tuple[int, ...]

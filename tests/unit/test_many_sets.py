@@ -10,12 +10,12 @@ from values import V100, cards, cases, posed, request, wired_up
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.explain import explain
-from gpulaunch.decide.placement import mapping, search
-from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.problem import Needs
 from gpulaunch.decide.request import Wishes
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement import mapping, search
+from gpulaunch.placement.policies import Placement, place
+from gpulaunch.placement.problem import Needs
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 

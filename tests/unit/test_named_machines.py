@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pytest
 from values import machine
 
-from gpulaunch.decide.placement.fabric import fabric_of
-from gpulaunch.decide.placement.place import place
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.machine.catalog import machine_names
+from gpulaunch.placement.fabric import fabric_of
+from gpulaunch.placement.policies import place
+from gpulaunch.placement.problem import Needs, PlacementProblem
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 HEAVY_MIDDLE = Pattern(

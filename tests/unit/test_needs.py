@@ -10,10 +10,10 @@ from values import machine as load
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation
-from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.problem import Weights
 from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = map(

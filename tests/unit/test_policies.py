@@ -19,12 +19,12 @@ import pytest
 from values import H100, V100, card, cards, wired_up
 from values import machine as load
 
-from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.policies import Candidate, Placement, place, ranking
+from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 

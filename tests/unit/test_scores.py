@@ -7,11 +7,11 @@ from itertools import combinations
 import pytest
 from values import V100, cards, cases, machine, posed, wired_up
 
-from gpulaunch.decide.placement.effective import mapa_equation
-from gpulaunch.decide.placement.fabric import Fabric
-from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
-from gpulaunch.decide.placement.problem import Scores
 from gpulaunch.machine.link import Wire
+from gpulaunch.placement.effective import mapa_equation
+from gpulaunch.placement.fabric import Fabric
+from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge
 
 DGX1 = machine("dgx1-v100")

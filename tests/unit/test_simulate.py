@@ -13,10 +13,10 @@ import gpulaunch
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Constraint, Request, Sharing, UtilityTerms
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.policies import POLICIES
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace

@@ -13,19 +13,13 @@ from values import cases, posed
 from values import machine as load
 
 from gpulaunch.decide.needs import mean_slowdown
-from gpulaunch.decide.placement.place import place
-from gpulaunch.decide.placement.problem import Weights
-from gpulaunch.decide.placement.search import MOST_SETS
-from gpulaunch.decide.placement.topo_aware import (
-    Valuation,
-    cut_in_two,
-    job_weights,
-    place_tasks,
-    utility,
-)
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.levels import Distances, machine_tree
+from gpulaunch.placement.policies import place
+from gpulaunch.placement.problem import Weights
+from gpulaunch.placement.search import MOST_SETS
+from gpulaunch.placement.topo_aware import Valuation, cut_in_two, job_weights, place_tasks, utility
 from gpulaunch.records import as_list
 
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
-from gpulaunch.decide.placement.fabric import UNIT, Fabric, Kind
-from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.placement.fabric import UNIT, Fabric, Kind
+from gpulaunch.placement.mapping import Mapper
 from gpulaunch.profiles.pattern import PATTERNS
 
 THETA = (

@@ -13,17 +13,17 @@ from itertools import combinations
 from math import inf
 from typing import Literal
 
-from gpulaunch.decide.placement.effective import (
+from gpulaunch.machine.gpu import gpu_names
+from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.effective import (
     BANDWIDTH_MODELS,
     effective_bandwidth,
     most_cut,
     nvlink_parts,
 )
-from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of, sum_over_pairs
-from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
-from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
-from gpulaunch.machine.gpu import gpu_names
-from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.fabric import UNIT, Fabric, fabric_of, sum_over_pairs
+from gpulaunch.placement.mapping import EXACT_RANKS, Mapper, Mapping
+from gpulaunch.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
 from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record
 

@@ -12,10 +12,10 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.decide.placement.fabric import Fabric, sum_over_pairs
-from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
-from gpulaunch.decide.placement.problem import PlacementProblem, Weights, fragmentation
-from gpulaunch.decide.placement.search import MOST_SETS
+from gpulaunch.placement.fabric import Fabric, sum_over_pairs
+from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
+from gpulaunch.placement.search import MOST_SETS
 
 WORST_SLOWDOWN = 1.0
 """The slowdown that counts as the worst for a job's own utility.

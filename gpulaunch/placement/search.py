@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise, product
 from math import comb, inf
 from operator import mul
 
-from gpulaunch.decide.placement.fabric import Fabric
+from gpulaunch.placement.fabric import Fabric
 from gpulaunch.records import Record
 
 MOST_SETS = 20_000
