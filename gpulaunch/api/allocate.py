@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any, cast
 
 from gpulaunch.api.held_lease import HeldLease, environment_around
-from gpulaunch.decide.decision import Wait
-from gpulaunch.errors import RefusedError
+from gpulaunch.decide.decision import Refuse, Wait
+from gpulaunch.errors import GpulaunchError, RefusedError
 from gpulaunch.files.fields import unknown
 from gpulaunch.files.units import parse_duration
-from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
+from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import would_wait
-from gpulaunch.launch.launch import Callbacks
+from gpulaunch.launch.launch import Events, Launch, ThisProcess
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
@@ -256,32 +256,38 @@ def _allocate(
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = open_table_of(launch, _log.warning)
-    held = acquire(launch, table, callbacks_of(given_up), lambda *_: ThisProcess())
-    if isinstance(held, Acquired):
-        if held.grant.exclusive_reason:
-            _log.warning("not shared: %s", held.grant.exclusive_reason)
-        return HeldLease(launch, table, held)
-    if isinstance(held, Wait):
-        raise would_wait(launch, table, held.reason, "give wait=True to queue")
-    raise RefusedError(held.reason)
+    held = acquire(launch, table, LogEvents(), lambda *_: ThisProcess(), given_up)
+    if held.grant.exclusive_reason:
+        _log.warning("not shared: %s", held.grant.exclusive_reason)
+    return HeldLease(launch, table, held)
 
 
-def callbacks_of(given_up: int | None) -> Callbacks:
-    """Return callbacks that tell the log how a wait goes."""
-    return Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up=given_up)
+class LogEvents(Events):
+    """Tells the log how a launch goes."""
 
+    def warn(self, text: str) -> None:
+        """Log a warning."""
+        _log.warning("%s", text)
 
-def _log_waiting(reason: str, seen: Snapshot) -> None:
-    _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
+    def waiting(self, reason: str, seen: Snapshot) -> None:
+        """Log that it joins the queue."""
+        _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
 
+    def first(self, reason: str, waited_s: float) -> None:
+        """Log that it is the first there."""
+        _log.info("first in the queue after %d s: %s", waited_s, reason)
 
-def _log_first(reason: str, waited_s: float) -> None:
-    _log.info("first in the queue after %d s: %s", waited_s, reason)
+    def minute(self, waited_s: float, number: Callable[[], int]) -> None:
+        """Log that it still waits."""
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("waiting for %d s as number %d in the queue", waited_s, number())
 
-
-def _log_minute(waited_s: float, number: Callable[[], int]) -> None:
-    if _log.isEnabledFor(logging.INFO):
-        _log.info("waiting for %d s as number %d in the queue", waited_s, number())
+    def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
+        """Return the error with a hint for programs."""
+        if isinstance(decision, Refuse):
+            return RefusedError(decision.reason)
+        table = open_table_of(launch, self.warn)
+        return would_wait(launch, table, decision.reason, "give wait=True to queue")
 
 
 def _to_text(key: str, value: object) -> str:

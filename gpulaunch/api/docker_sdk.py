@@ -3,7 +3,6 @@
 Importing that costs more than a whole launch, so only programs that have it come here.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,33 +11,14 @@ from typing import Any
 from docker import DockerClient
 from docker.errors import DockerException
 
-from gpulaunch.api.allocate import callbacks_of, given_of
+from gpulaunch.api.allocate import LogEvents, given_of
 from gpulaunch.api.held_lease import environment_around
 from gpulaunch.containers.docker import client as own
 from gpulaunch.containers.door import Door
-from gpulaunch.decide.decision import Refuse, Wait
-from gpulaunch.errors import FailedError, GpulaunchError, RefusedError, UsageError
-from gpulaunch.launch.assess import would_wait
-from gpulaunch.launch.container_leases import Granted
+from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.launch.docker_porter import DockerPorter
-from gpulaunch.launch.launch import Callbacks, Launch
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
 from gpulaunch.process.system import this_process
-
-_log = logging.getLogger("gpulaunch")
-
-
-def _begins(_: Launch) -> tuple[Callbacks, Granted]:
-    """Tell the log how a wait goes."""
-    return callbacks_of(None), lambda _: None
-
-
-def _refusal(launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
-    if isinstance(decision, Refuse):
-        return RefusedError(decision.reason)
-    table = open_table_of(launch, _log.warning)
-    return would_wait(launch, table, decision.reason, "give wait=True to queue")
 
 
 @contextmanager
@@ -86,9 +66,7 @@ def _at_door(
         "docker run",
         None,
         this_process(),
-        _begins,
-        _refusal,
-        _log.warning,
+        LogEvents(),
         fills=fills,
         follows=True,
         forks=False,

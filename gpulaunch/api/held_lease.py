@@ -5,10 +5,9 @@ from collections.abc import MutableMapping
 from types import TracebackType
 
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.group_companion import GroupCompanion
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Acquired, Launch, ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release

@@ -1,16 +1,14 @@
 """The launches of docker's client: each container that it makes or starts gets a lease."""
 
 import os
-from collections.abc import Callable
 
-from gpulaunch.cli.launch import Reporter, carry_out, explain_refusal, refusal, tell_of
+from gpulaunch.cli.launch import Reporter, Warner, carry_out
 from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import DockerLine
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.launch.container_leases import Granted, Refusal
 from gpulaunch.launch.container_run import first_launch, run_docker
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.job import exit_like, exit_status
 
@@ -27,62 +25,67 @@ def main(given: Given, line: DockerLine) -> int:
     options = Options(given, os.environ)
     if line.is_compose:
         options = _without_sharing(options, line)
-
-    def refuse(launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
-        explain_refusal(launch, options)
-        return refusal(launch, decision, options)
-
     if options.dry_run or options.when or options.detach or options.after is not None:
-        return _carry_out(options, line, refuse)
+        return _carry_out(options, line)
     if options.json:
         raise UsageError("--json needs --dry-run, since stdout belongs to the job")
-    return _run(options, line, refuse)
+    reporters = _Reporters(options)
+    try:
+        status = _outcome(*run_docker(options, line, reporters))
+    except GpulaunchError as failure:
+        reporters.ended(failure.exit_status)
+        raise
+    reporters.ended(exit_status(status))
+    return exit_like(status)
 
 
-def _carry_out(options: Options, line: DockerLine, refuse: Refusal) -> int:
+def _carry_out(options: Options, line: DockerLine) -> int:
     """Carry out what has to know the launch before docker's client asks for its container."""
     from gpulaunch.launch.read_compose import read_project_launch  # late: few are compose's
 
-    tell = tell_of(options)
-    launch = read_project_launch(options, line, tell)[1] if line.is_compose else None
-    launch = launch or first_launch(options, line, tell)
+    warner = Warner(options)
+    launch = read_project_launch(options, line, warner.warn)[1] if line.is_compose else None
+    launch = launch or first_launch(options, line, warner)
 
-    def run_job(
-        launch: Launch, callbacks: Callbacks, granted: Granted, over: Callable[[int], None]
-    ) -> int:
+    def run_job(launch: Launch, events: Events) -> int:
         if launch.wait:
             options.given = {"wait": ("--wait", "true"), **options.given}
-        told = callbacks, granted
-        return _outcome(*run_docker(options, line, lambda _: told, refuse, tell, over))
+        return _outcome(*run_docker(options, line, events))
 
     return carry_out(options, launch, run_job)
 
 
-def _run(options: Options, line: DockerLine, refuse: Refusal) -> int:
-    """Run docker's client, and report the course of each lease."""
-    tell, first = tell_of(options), Reporter(options)
-    reporters: list[Reporter] = []
+class _Reporters(Events):
+    """The reporters of the containers that docker's client makes, one for each launch."""
 
-    def begins(launch: Launch) -> tuple[Callbacks, Granted]:
-        reporter = Reporter(options, is_first=False) if reporters else first
+    def __init__(self, options: Options) -> None:
+        self._options, self._first = options, Reporter(options)
+        self._all: list[Reporter] = []
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self._first.warn(text)
+
+    def begins(self, launch: Launch) -> Reporter:
+        """Report of one more launch."""
+        reporter = Reporter(self._options, is_first=False) if self._all else self._first
         reporter.concerns(launch)
-        reporters.append(reporter)
-        told = reporter.waiting, reporter.first, reporter.minute
-        return Callbacks(tell, *told, idle=reporter.idle), reporter.granted
+        self._all.append(reporter)
+        return reporter
 
-    def over(status: int) -> None:
-        for reporter in reporters:
+    def over(self, status: int) -> None:
+        """Report that the client has ended."""
+        for reporter in self._all:
             reporter.over(status)
 
-    try:
-        status = _outcome(*run_docker(options, line, begins, refuse, tell, over))
-    except GpulaunchError as failure:
-        for reporter in reporters:
-            reporter.ended(failure.exit_status)
-        raise
-    for reporter in reporters:
-        reporter.ended(exit_status(status))
-    return exit_like(status)
+    def ended(self, exit_status: int) -> None:
+        """Report that all is over."""
+        for reporter in self._all:
+            reporter.ended(exit_status)
+
+    def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
+        """Return the error of a launch that does not get its GPUs."""
+        return self._first.refusal(launch, decision)
 
 
 def _outcome(status: int, problem: GpulaunchError | None) -> int:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.launch import Acquired, Events
 from gpulaunch.leases.environment import BATCH_VARIABLE
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import iso
 
@@ -17,7 +18,7 @@ _OPTION = "-o json_status_fd"
 _MOST_DIGITS = 6  # no process has a million descriptors
 
 
-class JsonStatus:
+class JsonStatus(Events):
     """A writer of a launch's events to a descriptor; docs/guides/batch.md describes the lines.
 
     From here on the descriptors belong to the launcher alone: the job does not inherit them.
@@ -34,11 +35,11 @@ class JsonStatus:
         self._fds = [_take_descriptor(word) for word in text.split(",")]
         self._started: dict[str, Any] = {}
 
-    def waiting(self, reason: str) -> None:
+    def waiting(self, reason: str, _seen: Snapshot) -> None:
         """Write that the launch has joined the queue."""
         self._write({"event": "waiting", "reason": reason})
 
-    def started(self, acquired: Acquired[Any]) -> None:
+    def granted(self, acquired: Acquired[Any]) -> None:
         """Write that the job has its GPUs, and is about to run."""
         lease = acquired.lease
         self._started = {

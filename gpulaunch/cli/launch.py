@@ -10,9 +10,8 @@ from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.history.line import taken
-from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Given, Options
@@ -25,16 +24,10 @@ from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.launch.detached import Detached, EndBySignal
-    from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
-    from gpulaunch.measure.recording import Recorder
 
-RunJob = Callable[
-    [Launch, Callbacks, Callable[[Acquired[Any]], None], Callable[[int], None]],
-    int | Wait | Refuse,
-]
+RunJob = Callable[[Launch, Events], int]
 """A function with the arguments of run(), and its result."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -126,36 +119,41 @@ def _run(
         told: what it was told if it has been detached, or None.
         run_job: what runs it.
     """
-    listener = Reporter(options)
+    reporter = Reporter(options)
     try:
-        listener.concerns(launch, before)
+        reporter.concerns(launch, before)
         if told:
-            listener.detached(told)
+            reporter.announce(told)
         if before:
             from gpulaunch.launch.outside_use import see_again
             from gpulaunch.launch.predecessors import wait_for_predecessors
 
-            wait_for_predecessors(before, tell_of(options), listener.comes_after)
+            wait_for_predecessors(before, reporter.warn, reporter.comes_after)
             launch = see_again(launch)  # that may have taken days
         if run_job is not run:  # docker's client is a job from the start
-            listener.has_job()
-        callbacks = Callbacks(
-            tell_of(options), listener.waiting, listener.first, listener.minute, idle=listener.idle
-        )
-        outcome = run_job(launch, callbacks, listener.granted, listener.over)
-        if not isinstance(outcome, int):
-            explain_refusal(launch, options)
-            raise refusal(launch, outcome, options)
+            reporter.has_job()
+        status = run_job(launch, reporter)
     except GpulaunchError as problem:
-        listener.ended(problem.exit_status)
+        reporter.ended(problem.exit_status)
         raise
-    else:
-        listener.ended(exit_status(outcome))
-    return exit_like(outcome)
+    reporter.ended(exit_status(status))
+    return exit_like(status)
 
 
-class Reporter:
-    """The reporter of a launch's course on stderr, and to the program that started it.
+class Warner(Events):
+    """Prints warnings, unless they are not wanted, and tells nothing else."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        if not self._options.quiet:
+            warn_on_stderr(text)
+
+
+class Reporter(Warner):
+    """The reporter of a launch's course on stderr, and to whoever else is to hear of it.
 
     Args:
         options: its options.
@@ -163,19 +161,17 @@ class Reporter:
     """
 
     def __init__(self, options: Options, *, is_first: bool = True) -> None:
-        self._options = options
+        super().__init__(options)
         self._talks = not options.quiet and options.json_status_fd is None
         self._joined_s: float | None = None
-        self._status: JsonStatus | None = None
+        self._listeners: list[Events] = []
         if is_first and options.json_status_fd is not None:
             from gpulaunch.cli import json_status  # late: few launches need it
 
-            self._status = json_status.JsonStatus(options.json_status_fd)
+            self._listeners.append(json_status.JsonStatus(options.json_status_fd))
         self._history: LaunchInHistory | None = None
-        self._recorder: Recorder | None = None
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
-        self._notifier: Notifier | None = None
 
     def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
         """Say which launch it is; of docker's this is known once its client asks for a container.
@@ -191,19 +187,20 @@ class Reporter:
         options, self._launch = self._options, launch
         if launch.in_history:
             self._history = LaunchInHistory(launch, [one.text for one in before])
+            self._listeners.append(self._history)
+        if launch.notify:
+            from gpulaunch.launch import notify  # late: few launches do
+
+            self._listeners += notify.notifiers_of(launch, launch.notify)
         if launch.recorded_in or options.record_to:
             from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
             is_asked = bool(options.given.keys() & {"record", "record_to"})
-            self._recorder = recorder_of(
-                launch, options.record_to, tell_of(options), is_asked=is_asked
-            )
-        if launch.notify:
-            from gpulaunch.launch import notify  # late: few launches do
+            recorder = recorder_of(launch, options.record_to, self.warn, is_asked=is_asked)
+            if recorder:  # first, since what it writes is there for those who hear of the end
+                self._listeners.insert(0, recorder)
 
-            self._notifier = notify.notifier_of(launch, launch.notify)
-
-    def detached(self, told: "Detached") -> None:
+    def announce(self, told: "Detached") -> None:
         """Answer the process that detached this launch, and report the end whatever comes.
 
         Raises:
@@ -214,6 +211,8 @@ class Reporter:
         assert self._history  # noqa: S101  without a history nothing is detached
         self._pipe = out_of_the_way(told.ready_fd)
         self._before_job = EndBySignal(self.ended)
+        for listener in self._listeners:
+            listener.detached()
         announce(told, self._pipe, self._history)
 
     def _answer(self, **said: object) -> None:
@@ -234,9 +233,9 @@ class Reporter:
         """Report that the launch joins the queue."""
         self._joined_s = time.monotonic()
         number, start = len(seen.tickets) + 1, ""
-        if self._status:
-            self._status.waiting(reason)
-        elif self._talks:
+        for listener in self._listeners:
+            listener.waiting(reason, seen)
+        if self._talks:
             from gpulaunch.leases.holders import who_has_what  # late: most start at once
 
             if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
@@ -281,40 +280,32 @@ class Reporter:
         elif self._joined_s is not None and self._talks:
             waited = _duration(time.monotonic() - self._joined_s)
             say("info", f"started after {waited} on {_gpus_of(self._launch, acquired)}")
-        if self._status:
-            self._status.started(acquired)
-        if self._history:
-            self._history.granted(acquired)
-        if self._notifier:
-            self._notifier.started(acquired)
-        if self._recorder:
-            self._recorder.begin(acquired)
+        for listener in self._listeners:
+            listener.granted(acquired)
 
     def idle(self, seconds: float) -> None:
         """Tell the owner that the GPUs have done nothing for a while."""
         if self._talks:
             say("warning", f"the GPUs of this job have been idle for {_duration(seconds)}")
-        if self._notifier:
-            self._notifier.idle(seconds)
+        for listener in self._listeners:
+            listener.idle(seconds)
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""
         if self._before_job and self._history:  # known from now on, even if this is killed
             self._history.ended(exit_status(status))
-        if self._recorder:
-            self._recorder.end(status)
+        for listener in self._listeners:
+            listener.over(status)
 
     def ended(self, exit_status: int) -> None:
         """Report that the launch has ended, and that its GPUs are free."""
-        if self._recorder:
-            self._recorder.write()
-        if self._status:
-            self._status.ended(exit_status)
-        if self._history:
-            self._history.ended(exit_status)
-        if self._notifier:
-            queued = self._before_job is not None or self._joined_s is not None
-            self._notifier.ended(exit_status, queued=queued)
+        for listener in self._listeners:
+            listener.ended(exit_status)
+
+    def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
+        """Return the error of a launch that does not get its GPUs, with a hint what to do."""
+        explain_refusal(launch, self._options)
+        return refusal(launch, decision, self._options)
 
 
 def _duration(seconds: float) -> str:

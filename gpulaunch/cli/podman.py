@@ -20,7 +20,7 @@ def main(given: Given, argv: Sequence[str]) -> int:
     if not (command.launches or command.starts):
         return _pass_on(given, command, command.argv)
     # late: a command that is passed on needs nothing of a launch
-    from gpulaunch.cli.launch import carry_out, refusal, tell_of
+    from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.containers.asked import HOST_VARIABLES
     from gpulaunch.launch.container_run import run_podman
     from gpulaunch.launch.launch import Launch
@@ -31,17 +31,7 @@ def main(given: Given, argv: Sequence[str]) -> int:
     read = read_podman_launch(options, command, name=options.name, warn=tell)
     if isinstance(read, Launch):
         return carry_out(
-            options,
-            read,
-            lambda launch, callbacks, granted, over: run_podman(
-                options,
-                command,
-                launch,
-                lambda _: (callbacks, granted),
-                lambda launch, decision: refusal(launch, decision, options),
-                tell,
-                over,
-            ),
+            options, read, lambda launch, events: run_podman(options, command, launch, events)
         )
     hidden = () if read == command.argv else HOST_VARIABLES
     return _pass_on(given, command, read, hidden)

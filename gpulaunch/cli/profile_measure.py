@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
-from gpulaunch.cli.launch import tell_of
+from gpulaunch.cli.launch import Warner, tell_of
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.launch import Launch
@@ -211,7 +211,7 @@ def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
         from gpulaunch.containers.docker.line import read_line
         from gpulaunch.launch.container_run import first_launch
 
-        return first_launch(options, read_line(job.command), warn)
+        return first_launch(options, read_line(job.command), Warner(options))
     from gpulaunch.containers.podman.command import read_command
     from gpulaunch.launch.read_podman import read_podman_launch
 

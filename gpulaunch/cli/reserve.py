@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from gpulaunch.cli.arguments import LaunchParser
-from gpulaunch.cli.launch import Reporter, refusal, tell_of
+from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
+from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Launch, ThisProcess
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
@@ -146,10 +146,7 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     table = open_table_of(launch, tell_of(options))
     reporter = Reporter(options)
     reporter.concerns(launch)
-    callbacks = Callbacks(tell_of(options), reporter.waiting, reporter.first, reporter.minute)
-    held: Any = acquire(launch, table, callbacks, lambda *_: ThisProcess())
-    if not isinstance(held, Acquired):
-        raise refusal(launch, held, options)
+    held = acquire(launch, table, reporter, lambda *_: ThisProcess())
     stand_apart(held.record.fd, parent.fileno())
     outlive_parent()
     reporter.granted(held)

@@ -6,9 +6,9 @@ MPS. Under it the table is read and, if it has changed, decided upon again.
 
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Grant, Refuse, Wait
 from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import (
     Assessment,
@@ -18,88 +18,57 @@ from gpulaunch.launch.assess import (
     read_snapshot,
     relevant,
 )
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Acquired, C, Events, Launch
 from gpulaunch.launch.make_records import make_lease
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease, Ticket
-from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Snapshot, Table
-from gpulaunch.process.identity import Process
-from gpulaunch.process.system import this_process
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches share, or wait
     from collections.abc import Callable
 
     from gpulaunch.launch.place_in_queue import PlaceInQueue
     from gpulaunch.leases.lease import Share
-
-
-class Holder(Protocol):
-    """The future holder of a lease, made before the lease is taken so that its pid is recorded."""
-
-    @property
-    def process(self) -> Process:
-        """The process that the record names as the job."""
-
-    def dismiss(self) -> None:
-        """Undo everything: the GPUs went to another launch."""
-
-
-class ThisProcess:
-    """The holder of a lease without a job: the process itself that takes it."""
-
-    def __init__(self) -> None:
-        self.process = this_process()
-
-    def dismiss(self) -> None:
-        """Do nothing: no process was started."""
-
-
-C = TypeVar("C", bound=Holder)
-
-
-class Acquired(Record, Generic[C]):
-    """A lease that this process has just taken.
-
-    Attributes:
-        grant: the decision, with the GPUs and the reason.
-        situation: the state of the machine in which they were granted.
-        lease: the lease as recorded.
-        record: the open file of its record.
-        holder: the holder that `prepare` made.
-    """
-
-    grant: Grant
-    situation: Situation
-    lease: Lease
-    record: Draft
-    holder: C
+    from gpulaunch.leases.record_file import Draft
 
 
 def acquire(
     launch: Launch,
     table: Table,
-    callbacks: Callbacks,
+    events: Events,
     prepare: "Callable[[Draft, Share | None], C]",
-) -> Acquired[C] | Wait | Refuse:
+    given_up: int | None = None,
+) -> Acquired[C]:
     """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
 
     Args:
         launch: the launch that needs the GPUs.
         table: the allocation table of leases and tickets.
-        callbacks: functions to call on the way.
+        events: who hears how it goes.
         prepare: function that makes the holder from the draft of the lease's record and its
             share; called again if another launcher was faster.
-
-    Returns:
-        The lease, or the decision if that was no Grant and the launch does not wait.
+        given_up: descriptor that is readable once the launch is not wanted any more, or None.
 
     Raises:
+        GpulaunchError: the GPUs are refused, or busy and the launch does not wait: events.refusal.
         FailedError: the table cannot be used; nothing is held.
         TimedOutError: the launch has waited for its wait timeout.
         GivenUpError: the launch was given up while it waited.
     """
+    outcome = _acquire(launch, table, events, prepare, given_up)
+    if isinstance(outcome, Acquired):
+        return outcome
+    raise events.refusal(launch, outcome)
+
+
+def _acquire(
+    launch: Launch,
+    table: Table,
+    events: Events,
+    prepare: "Callable[[Draft, Share | None], C]",
+    given_up: int | None,
+) -> Acquired[C] | Wait | Refuse:
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
     tried: set[str] = set()
@@ -110,7 +79,7 @@ def acquire(
                 seen = assess_now(launch, table, _ticket_of(place))
             if launch.within and launch.within not in seen.snapshot.leases:
                 # The lease around this launch has ended since it was read.
-                callbacks.warn(
+                events.warn(
                     f"lease {launch.within.id} has ended, so the job gets GPUs outside of it"
                 )
                 launch = replace(launch, within=None)
@@ -126,7 +95,7 @@ def acquire(
                 try:
                     acquired = _take(launch, table, seen, place, prepare)
                 except NotShareableError as problem:
-                    callbacks.warn(f"not shared: {problem}")
+                    events.warn(f"not shared: {problem}")
                     launch = replace(launch, request=replace(launch.request, sharing=None))
                     acquired = None
                 if acquired is not None:
@@ -136,8 +105,8 @@ def acquire(
             elif isinstance(seen.decision, Refuse) or not launch.wait:
                 return seen.decision
             else:
-                place = place or _join_queue(launch, table, callbacks)
-                _sleep_in_queue(launch, table, seen, place, callbacks)
+                place = place or _join_queue(launch, table, events, given_up)
+                _sleep_in_queue(launch, table, seen, place, events)
                 seen = assess_after_sleep(launch, table, place.ticket)
     finally:
         _leave_queue(place)
@@ -182,10 +151,12 @@ def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
     return place.ticket if place else None
 
 
-def _join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> "PlaceInQueue":
+def _join_queue(
+    launch: Launch, table: Table, events: Events, given_up: int | None
+) -> "PlaceInQueue":
     from gpulaunch.launch.place_in_queue import join_queue  # late: few launches wait
 
-    return join_queue(launch, table, callbacks)
+    return join_queue(launch, table, events, given_up)
 
 
 def _wake_others(
@@ -214,13 +185,13 @@ def _sleep_in_queue(
     table: Table,
     assessment: Assessment,
     place: "PlaceInQueue",
-    callbacks: Callbacks,
+    events: Events,
 ) -> None:
     """Sleep until deciding again may have another answer; say why before the first time."""
     from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
 
     if not place.has_slept:
-        callbacks.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
+        events.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
     place.sleep(
         assessment.decision.reason,
         assessment.behind,

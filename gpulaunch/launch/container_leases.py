@@ -1,14 +1,14 @@
 """The leases of containers, which an engine runs and no process of ours holds."""
 
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.companion import ContainerCompanion
-from gpulaunch.decide.decision import Refuse, Wait
-from gpulaunch.errors import FailedError, GpulaunchError
-from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.launch.acquire import acquire
+from gpulaunch.launch.gpu_watch import GpuWatch
+from gpulaunch.launch.launch import Acquired, Events, Launch, ThisProcess
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table, release
@@ -20,23 +20,14 @@ from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few containers share
+    from threading import Event, Thread
+
     from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 
 AcquiredContainer = Acquired["ContainerHolder"]
-Granted = Callable[[AcquiredContainer], None]
-"""Called once a launch has its GPUs."""
-
-Begins = Callable[[Launch], tuple[Callbacks, Granted]]
-"""Returns whom a launch tells while it waits, and what is called once it has its GPUs.
-
-It may raise GpulaunchError, as where it cannot be measured as it should be.
-"""
-
-Refusal = Callable[[Launch, Wait | Refuse], GpulaunchError]
-"""Returns the error of a launch that does not get its GPUs."""
 
 
 class ContainerHolder:
@@ -78,18 +69,20 @@ class ContainerLeases:
 
     Args:
         process: the process that makes the containers; None to fork it with the first lease.
-        begins: called with each launch.
-        refusal: called with a launch that does not get its GPUs.
-        warn: called with each warning.
+        events: who hears of each launch that begins.
         follows: whether companions have leases as soon as a container runs, so that a lease ends
             with its container, and not with the client.
         forks: whether this process may fork a companion for each lease, which one with threads of
             others may not; without one, who looks at the table asks the engine.
+        watches: whether the GPUs of the last lease are watched, and whether a container that shares
+            them does so by MPS.
 
     Attributes:
         process: the process that makes the containers.
         job: that process, if it was forked here.
         held: the leases taken so far.
+        granted_s: when the first one was, on the monotonic clock; None before.
+        watch: what is seen of the GPUs, or None.
     """
 
     process: Process
@@ -97,22 +90,31 @@ class ContainerLeases:
     def __init__(
         self,
         process: Process | None,
-        begins: Begins,
-        refusal: Refusal,
-        warn: Callable[[str], None],
+        events: Events,
         *,
         follows: bool = False,
         forks: bool = True,
+        watches: bool = False,
     ) -> None:
         if process:
             self.process = process
         self._has_process = process is not None
-        self._begins, self.refusal, self.warn = begins, refusal, _once(warn)
-        self._follows, self._forks = follows, forks
+        self.events, self._said = events, set[str]()
+        self._follows, self._forks, self._watches = follows, forks, watches
         self._table: Table | None = None
         self._reserve: Acquired[ThisProcess] | None = None
         self.job: Job | None = None
         self.held: list[tuple[Launch, AcquiredContainer]] = []
+        self.granted_s: float | None = None
+        self.watch: GpuWatch | None = None
+        self._sharing: tuple[Event, Thread] | None = None
+        self._status = 0
+
+    def warn(self, text: str) -> None:
+        """Warn once of each thing: docker asks again once it has an image."""
+        if text not in self._said:
+            self._said.add(text)
+            self.events.warn(text)
 
     def table_of(self, launch: Launch) -> Table:
         """Return the allocation table, which is that of the first launch."""
@@ -122,11 +124,8 @@ class ContainerLeases:
 
     def reserve(self, launch: Launch) -> None:
         """Wait for the GPUs of all containers that are to be made, so that none waits alone."""
-        callbacks, _ = self._begins(launch)
-        taken = acquire(launch, self.table_of(launch), callbacks, lambda *_: ThisProcess())
-        if not isinstance(taken, Acquired):
-            raise self.refusal(launch, taken)
-        self._reserve = taken
+        events = self.events.begins(launch)
+        self._reserve = acquire(launch, self.table_of(launch), events, lambda *_: ThisProcess())
 
     def end_reserve(self) -> None:
         """Free what is reserved; the containers have leases of their own by now."""
@@ -146,19 +145,47 @@ class ContainerLeases:
             GivenUpError: nobody waits any more.
         """
         self._await_ended()
-        callbacks, granted = self._begins(launch)
-        callbacks = replace(callbacks, given_up=gone)
+        events = self.events.begins(launch)
         acquired = None
         if self._reserve:
             inside = replace(launch, within=self._reserve.lease, wait=False)
-            acquired = self._acquire(inside, callbacks)
-        if not isinstance(acquired, Acquired):
-            acquired = self._acquire(launch, callbacks)
-        if not isinstance(acquired, Acquired):
-            raise self.refusal(launch, acquired)
+            with suppress(UsageError, WouldWaitError):
+                acquired = self._acquire(inside, Events(), gone)
+        acquired = acquired or self._acquire(launch, events, gone)
         self.held.append((launch, acquired))
-        granted(acquired)
+        events.granted(acquired)
+        self.granted_s = self.granted_s or time.monotonic()
+        if self._watches:
+            self.watch = GpuWatch(launch, self.table_of(launch), acquired, events)
+            self._watch_sharing(launch, acquired)
         return acquired
+
+    def _watch_sharing(self, launch: Launch, acquired: AcquiredContainer) -> None:
+        """Watch in another thread whether a container that shares its GPUs does so by MPS."""
+        membership = acquired.holder.membership
+        if membership is None:
+            return
+        from threading import Event, Thread  # late: few containers share
+
+        ended, pids = Event(), acquired.holder.companion.followed.pids
+
+        def wait(limit_s: float | None) -> int | None:
+            return self._status if ended.wait(limit_s) else None
+
+        rest = (wait, None, launch.machine, acquired.lease.uuids, self.warn, pids)
+        self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
+        self._sharing[1].start()
+
+    def end_watch(self, status: int) -> None:
+        """Tell what was seen of the GPUs, now that the client has ended with a wait status."""
+        self._status = status
+        if self._sharing:
+            ended, watcher = self._sharing
+            ended.set()
+            watcher.join()
+        self.events.over(status)
+        if self.watch:
+            self.watch.tell(status)
 
     def _await_ended(self) -> None:
         """Wait for the companions of containers that have ended to say so, as a script expects."""
@@ -170,7 +197,7 @@ class ContainerLeases:
                 _await_release(self.table_of(launch).path_of(acquired.lease))
                 holder.is_freed = True
 
-    def _acquire(self, launch: Launch, callbacks: Callbacks) -> AcquiredContainer | Wait | Refuse:
+    def _acquire(self, launch: Launch, events: Events, gone: int | None) -> AcquiredContainer:
         table, container = self.table_of(launch), launch.container
         assert container  # noqa: S101  for the type checker
 
@@ -195,7 +222,7 @@ class ContainerLeases:
                 self.process = job.process
             return ContainerHolder(self.process, companion, membership, job)
 
-        return acquire(launch, table, callbacks, prepare)
+        return acquire(launch, table, events, prepare, gone)
 
     def begins_to_run(self, acquired: AcquiredContainer) -> None:
         """Leave the lease of a container that begins to run to its companion, if it is to follow.
@@ -285,15 +312,3 @@ def _await_release(path: str) -> None:
     deadline = time.monotonic() + _ENDING_S
     while is_alive(path) and time.monotonic() < deadline:
         wait_until_dead([path])
-
-
-def _once(warn: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that says each warning once: docker asks again once it has an image."""
-    said: set[str] = set()
-
-    def say(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            warn(text)
-
-    return say

@@ -68,7 +68,7 @@ def announce(told: Detached, pipe: int, history: LaunchInHistory) -> None:
     Raises:
         FailedError: it cannot be written, or nobody waits any more; the launch must not go on.
     """
-    why = history.detached(told.key, told.log, told.terminal)
+    why = history.written_at_once(told.key, told.log, told.terminal)
     text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
     failed = call_failed(text, why) if why else None
     try:  # not by its output, for which the disk may be too full as well

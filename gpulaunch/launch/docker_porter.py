@@ -2,7 +2,7 @@
 
 import os
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpulaunch.containers.asked import VISIBLE, AskedContainer, container_variables
@@ -21,8 +21,8 @@ from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.assess import granted_gpus, preview
-from gpulaunch.launch.container_leases import AcquiredContainer, Begins, ContainerLeases, Refusal
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.container_leases import AcquiredContainer, ContainerLeases
+from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
@@ -70,18 +70,17 @@ class DockerPorter(ContainerLeases):
         title: str,
         command: Sequence[str] | None,
         process: Process,
-        begins: Begins,
-        refusal: Refusal,
-        warn: Callable[[str], None],
+        events: Events,
         *,
         fills: bool,
         follows: bool,
         alias: str | None = None,
         forks: bool = True,
+        watches: bool = False,
         info: Info | None = None,
         only_looks: bool = False,
     ) -> None:
-        super().__init__(process, begins, refusal, warn, follows=follows, forks=forks)
+        super().__init__(process, events, follows=follows, forks=forks, watches=watches)
         self._options, self.client, self._title = options, client, title
         self._command, self._fills, self._alias = command, fills, alias
         self._info, self._turn, self._only_looks = info, allocate_lock(), only_looks
@@ -243,7 +242,7 @@ class DockerPorter(ContainerLeases):
         """Refuse what would not get its GPUs now, before its image is pulled."""
         decision, _ = preview(launch, self.warn)
         if isinstance(decision, Refuse) or (isinstance(decision, Wait) and not launch.wait):
-            raise self.refusal(launch, decision)
+            raise self.events.refusal(launch, decision)
 
     def _among_its_project(self, launch: Launch, document: Document) -> Launch:
         """Return the launch of a container of compose, inside of a lease of its project if need be.

@@ -1,11 +1,16 @@
-"""The Launch record: one command, what it asks of the machine, how it waits, whom it tells."""
+"""A launch: one command, what it asks of the machine and how it waits; what it gets; who hears."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
 from gpulaunch.decide.request import Request
+from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import Draft
 from gpulaunch.machine.find import Machine
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import this_process
 from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import MpsPlace
 
@@ -76,29 +81,87 @@ class Launch(Record):
     notify: str | None = None
 
 
-def _nothing(_: float) -> None:
-    """Tell nobody."""
+class Holder(Protocol):
+    """The future holder of a lease, made before the lease is taken so that its pid is recorded."""
+
+    @property
+    def process(self) -> Process:
+        """The process that the record names as the job."""
+
+    def dismiss(self) -> None:
+        """Undo everything: the GPUs went to another launch."""
 
 
-class Callbacks(Record):
-    """Functions that a launch calls on its way; none may raise.
+class ThisProcess:
+    """The holder of a lease without a job: the process itself that takes it."""
+
+    def __init__(self) -> None:
+        self.process = this_process()
+
+    def dismiss(self) -> None:
+        """Do nothing: no process was started."""
+
+
+C = TypeVar("C", bound=Holder)
+
+
+class Acquired(Record, Generic[C]):
+    """A lease that this process has just taken.
 
     Attributes:
-        warn: called with each warning.
-        waiting: called with the reason why the launch joins the queue, and with the live leases
-            and earlier tickets.
-        first: called when it becomes the first in the queue, with the reason to go on waiting and
-            the seconds of waiting.
-        minute: called once a minute with the seconds of waiting, and a function that returns the
-            launch's place in the queue.
-        idle: called from another thread with the seconds for which its GPUs have done nothing, once
-            each time that this is long enough to be told.
-        given_up: descriptor that is readable once the launch is not wanted any more, or None.
+        grant: the decision, with the GPUs and the reason.
+        situation: the state of the machine in which they were granted.
+        lease: the lease as recorded.
+        record: the open file of its record.
+        holder: the future holder that was made for it.
     """
 
-    warn: Callable[[str], None]
-    waiting: "Callable[[str, Snapshot], None]"
-    first: Callable[[str, float], None]
-    minute: Callable[[float, Callable[[], int]], None]
-    idle: Callable[[float], None] = _nothing
-    given_up: int | None = None
+    grant: Grant
+    situation: Situation
+    lease: Lease
+    record: Draft
+    holder: C
+
+
+class Events:
+    """Who hears how a launch goes; this one tells nobody. What it does must not raise."""
+
+    def warn(self, text: str) -> None:
+        """Hear a warning."""
+
+    def begins(self, launch: Launch) -> "Events":  # noqa: ARG002
+        """Return who hears of a container's launch, which begins now.
+
+        Raises:
+            GpulaunchError: it is not to go on, as where it cannot be measured as it should be.
+        """
+        return self
+
+    def detached(self) -> None:
+        """Hear that it goes on in a session of its own, where nobody looks at it."""
+
+    def waiting(self, reason: str, seen: "Snapshot") -> None:
+        """Hear why the launch joins the queue, and which leases and earlier tickets there are."""
+
+    def first(self, reason: str, waited_s: float) -> None:
+        """Hear that it has become the first in the queue, and why it goes on waiting."""
+
+    def minute(self, waited_s: float, number: Callable[[], int]) -> None:
+        """Hear once a minute that it waits; `number` returns its place in the queue."""
+
+    def granted(self, acquired: Acquired[Any]) -> None:
+        """Hear that it has its GPUs, and that its job is about to start."""
+
+    def idle(self, seconds: float) -> None:
+        """Hear, in another thread, that its GPUs have done nothing for so long."""
+
+    def over(self, status: int) -> None:
+        """Hear the job's wait status as soon as it has ended, while its GPUs are still leased."""
+
+    def ended(self, exit_status: int) -> None:
+        """Hear that the launch has ended, and that its GPUs are free."""
+
+    def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:  # noqa: ARG002
+        """Return the error of a launch that does not get its GPUs."""
+        kind = UsageError if isinstance(decision, Refuse) else WouldWaitError
+        return kind(decision.reason)

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulaunch.history.line import HistoryLine
-from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.record import redacted, shortened
 from gpulaunch.process.system import boot_id, this_process
 from gpulaunch.records import as_list
 
 
-class LaunchInHistory:
+class LaunchInHistory(Events):
     """A launch on its way into the history; it has a line from the time that it has its GPUs.
 
     Args:
@@ -28,7 +27,7 @@ class LaunchInHistory:
         self._line: HistoryLine | None = None
         self._submitted_s = time.time()
 
-    def detached(self, key: str, log: str, terminal: str | None) -> OSError | None:
+    def written_at_once(self, key: str, log: str, terminal: str | None) -> OSError | None:
         """Write the line at once: the launch has been detached, and others look for it by name.
 
         Args:

@@ -7,11 +7,9 @@ from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES
 from gpulaunch.containers.door import Door
-from gpulaunch.decide.decision import Refuse, Wait
-from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.launch.container_leases import Granted
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.docker_porter import DockerPorter
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Events
 from gpulaunch.launch.options import Options
 from gpulaunch.leases.record_file import is_alive
 from gpulaunch.leases.wake import wait_until_dead
@@ -46,10 +44,10 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
     def serve() -> None:
         os.environ.update(environment)
         options, process = Options({}, os.environ), this_process()
-        told = (_begins, _refusal, _ignore)
+        # A container of a job's waits without a word, and its client with it.
         porters.append(
             DockerPorter(
-                *(options, engine, "docker run", None, process, *told), fills=False, follows=True
+                *(options, engine, "docker run", None, process, Events()), fills=False, follows=True
             )
         )
         door.serve(porters[0])
@@ -63,17 +61,3 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
     Companion(stay, door.fileno(), serve)
     door.leave()
     return {**dict.fromkeys(TLS_VARIABLES), ADDRESS_VARIABLE: door.address}
-
-
-def _begins(_: Launch) -> tuple[Callbacks, Granted]:
-    """Tell nobody: a container of a job's waits, and its client with it."""
-    return Callbacks(_ignore, _ignore, _ignore, _ignore), _ignore
-
-
-def _refusal(_: Launch, decision: Wait | Refuse) -> GpulaunchError:
-    kind = UsageError if isinstance(decision, Refuse) else WouldWaitError
-    return kind(decision.reason)
-
-
-def _ignore(*_: object) -> None:
-    """Tell nobody."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.companion import fork_orphan
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment
 
@@ -21,14 +21,14 @@ _LIMIT_S = 60
 _KILL_AFTER_S = 5  # after TERM
 
 
-def notifier_of(launch: Launch, command: str) -> "Notifier | None":
-    """Return what tells of a launch; None in a launch that such a command has started itself.
+def notifiers_of(launch: Launch, command: str) -> "list[Notifier]":
+    """Return what tells of a launch; nothing in a launch that such a command has started itself.
 
     Args:
         launch: the launch.
         command: text for sh.
     """
-    return None if EVENT_VARIABLE in os.environ else Notifier(launch, command)
+    return [] if EVENT_VARIABLE in os.environ else [Notifier(launch, command)]
 
 
 def notify(command: str, event: str, **about: str | None) -> None:
@@ -48,7 +48,7 @@ def notify(command: str, event: str, **about: str | None) -> None:
     _run_beside(command, variables)
 
 
-class Notifier:
+class Notifier(Events):
     """What tells of one launch.
 
     Args:
@@ -60,8 +60,17 @@ class Notifier:
         self._launch, self._command = launch, command
         self._about: dict[str, str | None] = {"name": launch.name}
         self._started_s: float | None = None
+        self._is_awaited = False
 
-    def started(self, acquired: Acquired[Any]) -> None:
+    def detached(self) -> None:
+        """Hear that nobody looks at the launch."""
+        self._is_awaited = True
+
+    def waiting(self, _reason: str, _seen: Snapshot) -> None:
+        """Hear that its user may have gone."""
+        self._is_awaited = True
+
+    def granted(self, acquired: Acquired[Any]) -> None:
         """Tell that the job has its GPUs and is about to start."""
         self._started_s = time.monotonic()
         self._about["lease"] = acquired.lease.id
@@ -75,15 +84,9 @@ class Notifier:
         # looked after all the same: it has the lease's record open.
         notify(self._command, "idle", **self._about, idle_s=f"{seconds:.0f}")
 
-    def ended(self, exit_status: int, *, queued: bool) -> None:
-        """Tell that the launch has ended, and that its GPUs are free.
-
-        Args:
-            exit_status: its exit status.
-            queued: whether it was detached or has waited. A launch that is refused at once needs
-                nobody to tell of it.
-        """
-        if self._started_s is None and not queued:
+    def ended(self, exit_status: int) -> None:
+        """Tell that the launch has ended; of one that is refused at once nobody need be told."""
+        if self._started_s is None and not self._is_awaited:
             return
         seconds = None if self._started_s is None else time.monotonic() - self._started_s
         notify(

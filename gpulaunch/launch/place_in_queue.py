@@ -11,7 +11,7 @@ from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import Assessment, read_snapshot
-from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.make_records import make_ticket
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
@@ -315,13 +315,14 @@ class PlaceInQueue:
         self.close_copy()
 
 
-def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQueue:
+def join_queue(launch: Launch, table: Table, events: Events, given_up: int | None) -> PlaceInQueue:
     """Put a launch at the end of the queue.
 
     Args:
         launch: the launch that has to wait.
         table: the allocation table.
-        callbacks: functions that tell how the wait goes.
+        events: who hears how the wait goes.
+        given_up: see PlaceInQueue.
 
     Raises:
         FailedError: the ticket cannot be written.
@@ -333,7 +334,7 @@ def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQue
 
     def minute(waited_s: float) -> None:
         with suppress(FailedError):  # a word less, and not the end of the wait
-            callbacks.minute(
+            events.minute(
                 waited_s, lambda: len(read_snapshot(launch, table, place.ticket).tickets) + 1
             )
 
@@ -345,10 +346,10 @@ def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQue
         or bool(request.sharing)
         or bool(request.engine_job and request.engine_job.is_divided),
         timeout_s=launch.wait_timeout_s,
-        warn=callbacks.warn,
-        first=callbacks.first,
+        warn=events.warn,
+        first=events.first,
         minute=minute,
-        given_up=callbacks.given_up,
+        given_up=given_up,
     )
     return place
 

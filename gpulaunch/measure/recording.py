@@ -11,9 +11,8 @@ from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
-from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
@@ -58,7 +57,7 @@ def recorder_of(
         return None
 
 
-class Recorder:
+class Recorder(Events):
     """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
@@ -86,7 +85,7 @@ class Recorder:
         self._company = Company()
         self._date, self._began_s, self._next_look_s = now(), time.monotonic(), 0.0
 
-    def begin(self, acquired: Acquired[Any]) -> None:
+    def granted(self, acquired: Acquired[Any]) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
         self._acquired = acquired
         try:
@@ -101,7 +100,7 @@ class Recorder:
             self._sampler = None
         self._date, self._began_s = now(), time.monotonic()
 
-    def end(self, status: int) -> None:
+    def over(self, status: int) -> None:
         """End measuring, as the job has just ended.
 
         Its GPUs are still leased, so nothing is written yet.
@@ -115,7 +114,7 @@ class Recorder:
         except Exception as problem:  # noqa: BLE001  whatever fails here, the GPUs are freed
             self._warn(f"what was measured is lost: {problem!r}")
 
-    def write(self) -> None:
+    def ended(self, _exit_status: int) -> None:
         """Write the measurements, now that the GPUs are free."""
         if self._run is None:
             return

@@ -11,15 +11,19 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, TimedOutError
+from gpulaunch.files.units import format_duration
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import Machine, are_busy, load_driver
+from gpulaunch.machine.find import Machine, are_busy, load_driver, watch_faults
 from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import name_this_thread
@@ -140,3 +144,50 @@ class IdleWatch:
         """
         with suppress(OSError):
             os.pwrite(self._fd, b"{", 0)
+
+
+def over_limit(limit_s: float) -> TimedOutError:
+    """Return the error of a job that has run into its limit, in seconds."""
+    return TimedOutError(f"the job ran longer than its limit of {format_duration(limit_s)}")
+
+
+class GpuWatch:
+    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays.
+
+    Args:
+        launch: the launch.
+        table: the allocation table.
+        acquired: its lease.
+        events: who hears of them.
+    """
+
+    def __init__(
+        self, launch: Launch, table: Table, acquired: Acquired[Any], events: Events
+    ) -> None:
+        self._warn, self._idle = table.warn, None
+        if acquired.grant.exclusive_reason:
+            events.warn(f"not shared: {acquired.grant.exclusive_reason}")
+        self._faults = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
+        if launch.machine.key is None and launch.idle_after_s is not None:
+            limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
+            self._idle = IdleWatch(
+                launch.machine, table, lease, acquired.record, limits, events.idle
+            )
+
+    def tell(self, status: int) -> None:
+        """Warn of what was seen, now that the job has ended with a wait status."""
+        for line in self._faults.told(failed=status != 0) if self._faults else ():
+            self._warn(line)
+        if self._idle and self._idle.strayed:
+            self._warn(f"the job computed {self._idle.strayed}")
+
+    def raise_if_idle(self) -> None:
+        """Raise the error of a job that was ended because its GPUs were idle.
+
+        Raises:
+            TimedOutError: it was.
+        """
+        if self._idle and self._idle.limit_is_over:
+            raise TimedOutError(
+                "the job was ended, as the setting idle_limit asks: its GPUs were idle"
+            )
