@@ -5,7 +5,7 @@ from collections.abc import MutableMapping
 from types import TracebackType
 
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.group_companion import GroupCompanion
 from gpulaunch.launch.launch import Acquired, Launch, ThisProcess
 from gpulaunch.leases.environment import job_environment
@@ -41,7 +41,7 @@ class HeldLease:
     """
 
     def __init__(self, launch: Launch, table: Table, held: Acquired[ThisProcess]) -> None:
-        gpus = granted_gpus(launch, held.grant)
+        gpus = held.grant.gpus
         self.id = held.lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids

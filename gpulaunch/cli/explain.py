@@ -11,7 +11,7 @@ from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, Situ
 from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.assess import assess_now, granted_gpus, visible_gpus
+from gpulaunch.launch.assess import assess_now, visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
@@ -38,7 +38,7 @@ def print_decision(
         situation: what it was decided in.
         options: its options, which say what to print, and whether as JSON.
     """
-    gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
+    gpus = decision.gpus if isinstance(decision, Grant) else []
     share = _preview_share(launch, decision, situation)
     seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _preview_job(launch, gpus, seen, share)

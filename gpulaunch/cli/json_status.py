@@ -44,7 +44,7 @@ class JsonStatus(Events):
         lease = acquired.lease
         self._started = {
             "lease": lease.id,
-            "gpus": list(acquired.grant.gpus),
+            "gpus": list(acquired.grant.indices),
             "uuids": list(lease.uuids),
             "job_pid": lease.job.pid,
             "started_at": iso(time.time()),

@@ -267,7 +267,7 @@ class Reporter(Warner):
 
     def granted(self, acquired: Acquired[Any]) -> None:
         """Report that the launch has its GPUs."""
-        self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
+        self._answer(gpus=acquired.grant.names)
         self.has_job()
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
@@ -337,7 +337,7 @@ def _say_less_than_all(launch: Launch, acquired: Acquired[Any]) -> None:
 
 
 def _gpus_of(launch: Launch, acquired: Acquired[Any]) -> str:
-    gpus = acquired.grant.problem.format_ranks(acquired.grant.gpus)
+    gpus = acquired.grant.names
     return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
 

@@ -21,7 +21,7 @@ from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Launch, ThisProcess
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
@@ -176,7 +176,7 @@ def _read(options: Options, limit: str) -> Launch:
 
 def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: ANN401
     """Return what the keeper tells the command line: the document for --json, and a line."""
-    lease, gpus = held.lease, granted_gpus(launch, held.grant)
+    lease, gpus = held.lease, held.grant.gpus
     variables = job_environment(
         visible_gpus(launch, held.grant),
         driver=launch.machine.topology.driver,
@@ -198,7 +198,7 @@ def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: 
     clock = time.strftime(form, time.localtime(until_s))
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
-    names = held.grant.problem.format_ranks(held.grant.gpus)
+    names = held.grant.names
     said = f"GPUs {names} of {launch.machine.topology.name} are held until {clock}: {ends}"
     return json.dumps([document, said]).encode()
 

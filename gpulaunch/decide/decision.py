@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
-from gpulaunch.machine.gpu import gpus_text
+from gpulaunch.machine.gpu import Gpu, gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import Placement
 from gpulaunch.placement.problem import PlacementProblem
@@ -82,9 +82,20 @@ class Grant(Record):
     own: tuple[int, ...] | None = None
 
     @property
-    def gpus(self) -> tuple[int, ...]:
+    def indices(self) -> tuple[int, ...]:
         """Indices of the GPUs that the launch has, in rank order."""
         return self.placement.gpus if self.own is None else self.own
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs that the launch has, in rank order."""
+        by_index = {gpu.index: gpu for gpu in self.problem.topology.gpus}
+        return [by_index[index] for index in self.indices]
+
+    @property
+    def names(self) -> str:
+        """Their names, as people write them: "3,0,1"."""
+        return ",".join(gpu.name for gpu in self.gpus)
 
 
 class Wait(Record):

@@ -153,13 +153,4 @@ def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWai
 
 def visible_gpus(launch: Launch, grant: Grant) -> Sequence[Gpu]:
     """Return the GPUs that the job of a grant sees, in the order in which it counts them."""
-    own = granted_gpus(launch, grant)
-    if grant.own is None:
-        return own
-    return in_sight(own, granted_gpus(launch, replace(grant, own=None)), launch.visible)
-
-
-def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
-    """Return the GPUs of a grant, in rank order."""
-    by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
-    return [by_index[index] for index in grant.gpus]
+    return in_sight(grant.gpus, replace(grant, own=None).gpus, launch.visible)

@@ -13,7 +13,6 @@ from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.life import container_labels
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.container_leases import ContainerLeases
 from gpulaunch.launch.docker_porter import DockerPorter
 from gpulaunch.launch.gpu_watch import over_limit
@@ -164,7 +163,7 @@ def run_podman(options: Options, command: "PodmanCommand", launch: Launch, event
         acquired = leases.take(launch)
         lease_id, argv = acquired.lease.id, command.argv
         if not command.starts:
-            gpus = granted_gpus(launch, acquired.grant)
+            gpus = acquired.grant.gpus
             variables = container_variables(asked_container(command), gpus, driver, lease_id)
             uuids = [gpu.uuid for gpu in gpus]
             if container.way == NO_WAY:

@@ -20,7 +20,7 @@ from gpulaunch.containers.life import (
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.assess import preview
 from gpulaunch.launch.container_leases import AcquiredContainer, ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.open_table import open_table
@@ -180,7 +180,7 @@ class DockerPorter(ContainerLeases):
         acquired: AcquiredContainer,
     ) -> Document:
         """Return the request with the GPUs of its lease."""
-        lease, gpus = acquired.lease, granted_gpus(launch, acquired.grant)
+        lease, gpus = acquired.lease, acquired.grant.gpus
         assert launch.container  # noqa: S101  for the type checker
         way, driver = launch.container.way, launch.machine.topology.driver
         if way == NO_WAY:

@@ -15,7 +15,6 @@ from typing import Any
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.leases.holders import name_job
@@ -167,7 +166,7 @@ class GpuWatch:
         self._warn, self._idle = table.warn, None
         if acquired.grant.exclusive_reason:
             events.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        self._faults = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
+        self._faults = watch_faults(launch.machine, acquired.grant.gpus)
         if launch.machine.key is None and launch.idle_after_s is not None:
             limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
             self._idle = IdleWatch(

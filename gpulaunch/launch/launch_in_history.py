@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpulaunch.history.line import HistoryLine
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.record import redacted, shortened
@@ -46,7 +45,7 @@ class LaunchInHistory(Events):
         lease = acquired.lease
         got = {
             "id": lease.id,
-            "gpus": [gpu.name for gpu in granted_gpus(self._launch, acquired.grant)],
+            "gpus": [gpu.name for gpu in acquired.grant.gpus],
             "sm_percentage": lease.share.sm_percentage if lease.share else None,
             "started_s": time.time(),
         }

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
@@ -38,7 +37,7 @@ def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lea
         id=lease_id,
         user_id=os.geteuid(),
         table=launch.machine.key,
-        uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
+        uuids=tuple(gpu.uuid for gpu in grant.gpus),
         launcher=this_process(),
         job=job,
         command=published(launch.command, launch.publish),
@@ -66,8 +65,7 @@ def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
     job = launch.request.engine_job
     if job is None or grant.own is None:
         return job and replace(job, group=())
-    by_index = {gpu.index: gpu.uuid for gpu in launch.machine.topology.gpus}
-    return replace(job, group=tuple(by_index[index] for index in grant.placement.gpus))
+    return replace(job, group=tuple(gpu.uuid for gpu in replace(grant, own=None).gpus))
 
 
 def ends_with_launcher(container: "ContainerLaunch | None") -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.table import Snapshot
@@ -74,7 +73,7 @@ class Notifier(Events):
         """Tell that the job has its GPUs and is about to start."""
         self._started_s = time.monotonic()
         self._about["lease"] = acquired.lease.id
-        gpus = granted_gpus(self._launch, acquired.grant)
+        gpus = acquired.grant.gpus
         self._about["gpus"] = ",".join(gpu.name for gpu in gpus)
         notify(self._command, "start", **self._about)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.left_overs import LeaseCompanion
 from gpulaunch.leases.environment import job_environment
@@ -110,7 +110,7 @@ class ProcessKeeper:
             idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
             before_signal=self._before_signal,
         )
-        gpus = granted_gpus(self._launch, grant)
+        gpus = grant.gpus
         environment = job_environment(
             visible_gpus(self._launch, grant),
             driver=self._launch.machine.topology.driver,

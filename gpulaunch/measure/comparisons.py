@@ -14,7 +14,7 @@ from typing import Any
 from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
-from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.assess import preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu, gpu_names, gpus_named, gpus_text
@@ -69,7 +69,7 @@ def find_site(one: Launch, warn: Tell) -> tuple[Grant, tuple[Gpu, ...]]:
         raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
     if not isinstance(decision, Grant):
         raise UsageError(decision.reason)
-    return decision, tuple(granted_gpus(one, decision))
+    return decision, tuple(decision.gpus)
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
-from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
@@ -93,7 +92,7 @@ class Recorder(Events):
             if (share := acquired.lease.share) and self._launch.request.sharing:
                 table = open_table_of(self._launch, lambda _: None)
                 look = partial(self._look_beside, share, table)
-            self._sampler = Sampler(granted_gpus(self._launch, acquired.grant), look)
+            self._sampler = Sampler(acquired.grant.gpus, look)
             self._sampler.start()
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")

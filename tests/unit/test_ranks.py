@@ -26,7 +26,7 @@ def held(indices: tuple[int, ...], own: EngineJob | None = None, **fields) -> Le
 
 def of(decision: Decision) -> tuple[int, ...] | str:
     """Return the launch's own GPUs, or why it has none."""
-    return decision.gpus if isinstance(decision, Grant) else decision.reason
+    return decision.indices if isinstance(decision, Grant) else decision.reason
 
 
 def ask(own: EngineJob, *leases: Lease, gpus: int | None = 4, outside=()) -> Decision:
