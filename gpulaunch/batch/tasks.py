@@ -9,7 +9,7 @@ from shutil import which
 
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Refuse, Situation
+from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
@@ -176,9 +176,7 @@ def _check(
     except UsageError as problem:
         raise entry.where.error(None, f"{job}: {problem.message}", problem.hint) from None
     leases = [launch.within] if launch.within else []
-    decision = decide(
-        launch.request, Situation(launch.machine.topology, leases, within=launch.within)
-    )
+    decision = decide(launch.request, State(launch.machine.topology, leases, within=launch.within))
     if isinstance(decision, Refuse):
         raise entry.where.error(None, f"{job} can never run: {decision.reason}")
     return launch

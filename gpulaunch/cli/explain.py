@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TextIO
 
 from gpulaunch.cli.output import print_json
-from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, State, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
@@ -27,39 +27,37 @@ from gpulaunch.show.status import start_document
 _EXPLAINED = 5  # candidates
 
 
-def print_decision(
-    launch: Launch, decision: Decision, situation: Situation, options: Options
-) -> str:
+def print_decision(launch: Launch, decision: Decision, state: State, options: Options) -> str:
     """Print what would be decided on stdout; return the decision: grant, wait or refuse.
 
     Args:
         launch: the launch.
         decision: what would be decided.
-        situation: what it was decided in.
+        state: what it was decided in.
         options: its options, which say what to print, and whether as JSON.
     """
     gpus = decision.gpus if isinstance(decision, Grant) else []
-    share = _preview_share(launch, decision, situation)
+    share = _preview_share(launch, decision, state)
     seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _preview_job(launch, gpus, seen, share)
     document = _decision_document(launch.request, decision, gpus, environment, argv, share)
     if options.json:
         if options.explain:
-            document |= _explanation_document(_make_explanation(launch, decision, situation))
+            document |= _explanation_document(_make_explanation(launch, decision, state))
         print_json(document)
     else:
         print("\n".join(_decision_lines(document, explained=options.explain)))
         if options.explain:
-            _print_explanation(launch, decision, situation, sys.stdout)
+            _print_explanation(launch, decision, state, sys.stdout)
     return str(document["decision"])
 
 
-def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> Share | None:
+def _preview_share(launch: Launch, decision: Decision, state: State) -> Share | None:
     """Return the share in the lease, without the directory of its MPS daemon; None without one."""
     if not isinstance(decision, Grant):
         return None
     if decision.share_option is None:
-        return situation.within.share if situation.within else None
+        return state.within.share if state.within else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
     return share_of(launch.request, decision.share_option)
@@ -83,24 +81,22 @@ def _preview_job(
     return environment, launch.command
 
 
-def _make_explanation(launch: Launch, decision: Decision, situation: Situation) -> Explanation:
-    return explain(launch.request, situation, decision, _EXPLAINED, user_name)
+def _make_explanation(launch: Launch, decision: Decision, state: State) -> Explanation:
+    return explain(launch.request, state, decision, _EXPLAINED, user_name)
 
 
-def explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
+def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
     """Say why a launch got its GPUs, or none, to its user."""
     # rich exits on a broken pipe, and a lost stderr must not stop a job.
     with suppress(OSError, SystemExit):
-        _print_explanation(launch, decision, situation, sys.stderr)
+        _print_explanation(launch, decision, state, sys.stderr)
 
 
-def _print_explanation(
-    launch: Launch, decision: Decision, situation: Situation, stream: TextIO
-) -> None:
+def _print_explanation(launch: Launch, decision: Decision, state: State, stream: TextIO) -> None:
     from gpulaunch.show.decision_table import explanation_table  # late: the tables need rich
     from gpulaunch.show.terminal import draw
 
-    explanation = _make_explanation(launch, decision, situation)
+    explanation = _make_explanation(launch, decision, state)
     draw(explanation_table(launch.request, decision, explanation), stream)
 
 

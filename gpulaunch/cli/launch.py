@@ -87,10 +87,10 @@ def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
         if "wait" not in options.given:  # nobody may be there any more when its turn comes
             launch = replace(launch, wait=True)
     if options.dry_run:
-        decision, situation = preview(launch, tell)
+        decision, state = preview(launch, tell)
         from gpulaunch.cli.explain import print_decision  # late: a job that runs does without
 
-        return _EXIT_STATUS[print_decision(launch, decision, situation, options)]
+        return _EXIT_STATUS[print_decision(launch, decision, state, options)]
 
     if launch.in_history and (problem := taken()):
         tell(problem)
@@ -272,7 +272,7 @@ class Reporter(Warner):
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.situation)
+            explain_on_stderr(self._launch, acquired.grant, acquired.state)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
         if self._options.verbose:

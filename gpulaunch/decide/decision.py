@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.sharing.interference import Verdict
 
 
-class Situation(Record):
+class State(Record):
     """The machine as a request meets it.
 
     Attributes:

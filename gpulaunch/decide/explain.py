@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
-from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation
+from gpulaunch.decide.decision import Decision, Grant, ShareOption, State
 from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s, leases_to_avoid
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
@@ -70,21 +70,21 @@ class Explanation(Record):
 
 def explain(
     request: Request,
-    situation: Situation,
+    state: State,
     decision: Decision,
     limit: int,
     user_name: Callable[[int], str],
 ) -> Explanation:
-    """Explain a decision that was made in this situation."""
-    left_out = list_excluded(request, situation, user_name)
-    shared = _list_share_groups(request, situation, decision) if request.sharing else []
+    """Explain a decision that was made in this state."""
+    left_out = list_excluded(request, state, user_name)
+    shared = _list_share_groups(request, state, decision) if request.sharing else []
     if not isinstance(decision, Grant):
-        most = len(situation.topology.gpus) - len(left_out)
+        most = len(state.topology.gpus) - len(left_out)
         return Explanation(
             left_out,
             [],
             decision.reason,
-            find_alternatives(request, situation, most),
+            find_alternatives(request, state, most),
             sharing=shared,
         )
     if decision.share_option and decision.share_option.residents:
@@ -100,7 +100,7 @@ def explain(
         ranked[:limit],
         reason,
         [],
-        _find_better_if_idle(request, situation, decision),
+        _find_better_if_idle(request, state, decision),
         shared,
         _deciding_scores(by, figures[:limit]),
     )
@@ -121,27 +121,25 @@ def _deciding_scores(
 
 
 def _list_share_groups(
-    request: Request, situation: Situation, decision: Decision
+    request: Request, state: State, decision: Decision
 ) -> list[tuple[ShareOption, str]]:
     """Return the share groups that there are, and last the one that the grant opens."""
-    found = assess_share_groups(request, situation)
+    found = assess_share_groups(request, state)
     opens = decision.share_option if isinstance(decision, Grant) else None
     if opens and not opens.residents:
-        gpus = [gpu for gpu in situation.topology.gpus if gpu.uuid in opens.group]
+        gpus = [gpu for gpu in state.topology.gpus if gpu.uuid in opens.group]
         found.append((opens, gpus_named(gpus)))
     return found
 
 
-def _find_better_if_idle(
-    request: Request, situation: Situation, grant: Grant
-) -> Alternative | None:
+def _find_better_if_idle(request: Request, state: State, grant: Grant) -> Alternative | None:
     """Return what a job that cares for links would get on the idle machine, if that is faster."""
     found = grant.placement.scores.effective_bandwidth
     if found is None or not grant.problem.sensitive:
         return None
     if request.least_gpus:
         request = with_count(request, len(grant.placement.gpus))
-    idle = decide(request, Situation(situation.topology, within=situation.within))
+    idle = decide(request, State(state.topology, within=state.within))
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
     if not isinstance(idle, Grant) or best is None or best <= found:
         return None
@@ -149,20 +147,18 @@ def _find_better_if_idle(
 
 
 def list_excluded(
-    request: Request, situation: Situation, user_name: Callable[[int], str]
+    request: Request, state: State, user_name: Callable[[int], str]
 ) -> list[Excluded]:
     """Return every GPU of the machine that this request cannot get now, with the first reason."""
-    topology, within = situation.topology, situation.within
-    leased = leased_until_s(topology, situation.leases, within, request.engine_job)
-    holder = {
-        uuid: lease for lease in situation.leases for uuid in lease.held_from(request.engine_job)
-    }
-    used = used_outside(situation, leased)
-    unfit = out_of_service(situation)
-    apart = gpus_to_avoid(request, topology, situation.neighbours)
+    topology, within = state.topology, state.within
+    leased = leased_until_s(topology, state.leases, within, request.engine_job)
+    holder = {uuid: lease for lease in state.leases for uuid in lease.held_from(request.engine_job)}
+    used = used_outside(state, leased)
+    unfit = out_of_service(state)
+    apart = gpus_to_avoid(request, topology, state.neighbours)
     admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}
 
-    avoided = leases_to_avoid(request, situation.neighbours)
+    avoided = leases_to_avoid(request, state.neighbours)
     beside = ", ".join(_job_text(lease, user_name) for lease in avoided)
 
     def find_reason(gpu: Gpu) -> str:
@@ -256,23 +252,23 @@ def _word(name: str) -> str:
 # ---------------------------------------------------------------------- what would work instead
 
 
-def find_alternatives(request: Request, situation: Situation, most: int) -> list[Alternative]:
+def find_alternatives(request: Request, state: State, most: int) -> list[Alternative]:
     """Return requests like this one that would be granted now.
 
     Each wish or constraint is dropped alone; then fewer GPUs are asked for, `most` at first.
     """
     found = []
     for instead, lesser in _relaxed_requests(request):
-        decision = decide(lesser, situation)
+        decision = decide(lesser, state)
         if isinstance(decision, Grant):
             found.append(_alternative_of(instead, decision))
     asked = request.least_gpus or request.gpus
-    asked = asked or len(admitted_gpus(request, situation.topology, situation.within))
+    asked = asked or len(admitted_gpus(request, state.topology, state.within))
     # A single GPU has no links, so it would only seem to meet wishes about them.
     links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
-        decision = decide(replace(request, gpus=count, least_gpus=None), situation)
+        decision = decide(replace(request, gpus=count, least_gpus=None), state)
         if isinstance(decision, Grant):
             return [*found, _alternative_of(f"ask for {gpus_text(count)}", decision)]
     return found

@@ -18,7 +18,7 @@ from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 _DIGITS = 3  # decimals of a predicted slowdown that make a difference
 
 
-class ShareSituation(Record):
+class ShareReach(Record):
     """The machine as a request that shares meets it.
 
     Attributes:
@@ -38,42 +38,42 @@ class ShareSituation(Record):
     is_barred: Callable[[Sequence[str]], bool]
 
 
-def best_option(request: Request, situation: ShareSituation, count: int) -> Grant | Unfit:
+def best_option(request: Request, state: ShareReach, count: int) -> Grant | Unfit:
     """Return the share group to join, or why no group will do; the reason is empty without groups.
 
     Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
     links is not sent to worse ones than it would get alone.
     """
     refusals = []
-    for option, found in assess_options(request, situation, count):
+    for option, found in assess_options(request, state, count):
         if isinstance(found, Grant):
             return found
-        refusals.append(f"{gpu_names_of(situation.topology, option)}: {found.reason}")
+        refusals.append(f"{gpu_names_of(state.topology, option)}: {found.reason}")
     return Unfit("; ".join(refusals))
 
 
 def assess_options(
-    request: Request, situation: ShareSituation, count: int
+    request: Request, state: ShareReach, count: int
 ) -> Iterator[tuple[ShareOption, Grant | Unfit]]:
     """Yield each share group of exactly `count` admitted GPUs, the best to join first.
 
     With it comes the grant there, or why there is none.
     """
-    admitted = {gpu.uuid for gpu in situation.admitted}
+    admitted = {gpu.uuid for gpu in state.admitted}
     options = []
     # Nobody can join the group of another user: MPS serves one user at a time, and lets the others
     # wait for ever.
-    own = [lease for lease in situation.leases if lease.user_id == _sharing(request).user_id]
+    own = [lease for lease in state.leases if lease.user_id == _sharing(request).user_id]
     for group, members in share_groups(own).items():
         if len(group) != count or not admitted.issuperset(group):
             continue
-        if not set(group).isdisjoint(situation.outside):
+        if not set(group).isdisjoint(state.outside):
             continue
-        if _is_used_by_others(group, members, situation.leases):
+        if _is_used_by_others(group, members, state.leases):
             continue
         options.append(assess_group(request, group, members))
     for option in sorted(options, key=lambda option: _rank(request, option)):
-        yield option, _place_in_group(request, situation, option, count)
+        yield option, _place_in_group(request, state, option, count)
 
 
 def _is_used_by_others(
@@ -93,21 +93,21 @@ def gpu_names_of(topology: Topology, option: ShareOption) -> str:
 
 
 def _place_in_group(
-    request: Request, situation: ShareSituation, option: ShareOption, count: int
+    request: Request, state: ShareReach, option: ShareOption, count: int
 ) -> Grant | Unfit:
     if option.refusal:
         return Unfit(option.refusal)
-    if situation.is_barred(option.group):
+    if state.is_barred(option.group):
         return Unfit("earlier requests wait for it")
-    topology, leases = situation.topology, situation.leases
-    gpus = [gpu for gpu in situation.admitted if gpu.uuid in option.group]
-    unoccupied = [gpu for gpu in topology.gpus if gpu in situation.free or gpu in gpus]
+    topology, leases = state.topology, state.leases
+    gpus = [gpu for gpu in state.admitted if gpu.uuid in option.group]
+    unoccupied = [gpu for gpu in topology.gpus if gpu in state.free or gpu in gpus]
     problem = pose_problem(request, topology, unoccupied, gpus, count, leases)
     placement = choose(request, problem)
     if isinstance(placement, Unfit):
         return placement
     if request.bandwidth_sensitive:
-        alone = _effective_bandwidth_alone(request, situation, count)
+        alone = _effective_bandwidth_alone(request, state, count)
         if (placement.scores.effective_bandwidth or 0.0) < alone:
             return Unfit("free GPUs have faster links")
     beside = ", ".join(
@@ -116,14 +116,12 @@ def _place_in_group(
     return Grant(f"shared with {beside}", placement, problem, option)
 
 
-def _effective_bandwidth_alone(request: Request, situation: ShareSituation, count: int) -> float:
+def _effective_bandwidth_alone(request: Request, state: ShareReach, count: int) -> float:
     """Return the effective bandwidth of the free GPUs that it would get, GB/s; 0 without any."""
-    choosable = [gpu for gpu in situation.free if gpu in situation.admitted]
+    choosable = [gpu for gpu in state.free if gpu in state.admitted]
     if count > len(choosable):
         return 0.0
-    problem = pose_problem(
-        request, situation.topology, situation.free, choosable, count, situation.leases
-    )
+    problem = pose_problem(request, state.topology, state.free, choosable, count, state.leases)
     found = choose(request, problem)
     return 0.0 if isinstance(found, Unfit) else found.scores.effective_bandwidth or 0.0
 

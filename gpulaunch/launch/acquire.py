@@ -233,7 +233,7 @@ def _take(
                     locked.publish(record, lease)
                     if place:
                         place.take(locked)
-                    acquired = Acquired(grant, seen.situation, lease, record, holder)
+                    acquired = Acquired(grant, seen.state, lease, record, holder)
         finally:  # also at the KeyboardInterrupt of a program that calls allocate()
             if acquired is None:
                 if holder:
@@ -264,7 +264,7 @@ def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | Non
         prepared: the share whose daemon is ready; None if none is.
     """
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
-        return assessment.situation.within is not None or prepared is None
+        return assessment.state.within is not None or prepared is None
     option = assessment.share_option
     if option is None or prepared is None:
         return option is None and prepared is None

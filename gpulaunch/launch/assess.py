@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, ShareOption, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
@@ -26,13 +26,13 @@ class Assessment(Record):
 
     Attributes:
         decision: Grant, Wait or Refuse.
-        situation: the state of the machine in which it was made.
+        state: the state of the machine in which it was made.
         snapshot: live leases of the machine, and the tickets that come before this launch.
         outside: use of GPUs that no lease explains.
     """
 
     decision: Decision
-    situation: Situation
+    state: State
     snapshot: Snapshot
     outside: "Sequence[OutsideUse]"
 
@@ -47,10 +47,10 @@ class Assessment(Record):
         return self.decision.share_option if isinstance(self.decision, Grant) else None
 
 
-def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
-    """Return the decision that a launch would get now, and its situation; nothing is taken."""
+def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, State]:
+    """Return the decision that a launch would get now, and its state; nothing is taken."""
     assessment = assess_now(launch, open_table_of(launch, warn), None)
-    return assessment.decision, assessment.situation
+    return assessment.decision, assessment.state
 
 
 def assess_now(launch: Launch, table: Table, ticket: Ticket | None) -> Assessment:
@@ -118,7 +118,7 @@ def assess(
         from gpulaunch.launch.strays import name_strays  # late: often nothing is in use
 
         uses = name_strays(launch.machine.topology, outside, snapshot.leases)
-    situation = Situation(
+    state = State(
         launch.machine.topology,
         snapshot.leases,
         (*uses, *drained_uses(launch.machine.topology, snapshot)),
@@ -126,8 +126,8 @@ def assess(
         snapshot.tickets,
         seconds_since_boot(),
     )
-    decision = decide(launch.request, situation)
-    return Assessment(decision, situation, snapshot, outside)
+    decision = decide(launch.request, state)
+    return Assessment(decision, state, snapshot, outside)
 
 
 def drained_uses(topology: Topology, snapshot: Snapshot) -> "tuple[OutsideUse, ...]":

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Grant, Refuse, State, Wait
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.leases.lease import Lease
@@ -110,14 +110,14 @@ class Acquired(Record, Generic[C]):
 
     Attributes:
         grant: the decision, with the GPUs and the reason.
-        situation: the state of the machine in which they were granted.
+        state: the state of the machine in which they were granted.
         lease: the lease as recorded.
         record: the open file of its record.
         holder: the future holder that was made for it.
     """
 
     grant: Grant
-    situation: Situation
+    state: State
     lease: Lease
     record: Draft
     holder: C

@@ -381,17 +381,17 @@ def wake_next(
     Returns:
         The id of the ticket that was woken; None for none.
     """
-    situation = assessment.situation
-    topology, within = situation.topology, situation.within
-    busy_until_s = leased_until_s(topology, situation.leases, within)
-    busy_until_s |= dict.fromkeys((*used_outside(situation, busy_until_s), *taken), ENDLESS)
+    state = assessment.state
+    topology, within = state.topology, state.within
+    busy_until_s = leased_until_s(topology, state.leases, within)
+    busy_until_s |= dict.fromkeys((*used_outside(state, busy_until_s), *taken), ENDLESS)
     uuids = {gpu.uuid for gpu in topology.gpus}
     scope = [uuid for uuid in uuids if within is None or uuid in within.uuids]
     free = [uuid for uuid in scope if uuid not in busy_until_s]
-    sharers = {lease.user_id for lease in situation.leases if lease.share}
+    sharers = {lease.user_id for lease in state.leases if lease.share}
     begun = {
         (lease.engine_job.title, lease.user_id)
-        for lease in situation.leases
+        for lease in state.leases
         if lease.engine_job and lease.engine_job.group
     }
     job = launch.request.engine_job
@@ -400,7 +400,7 @@ def wake_next(
     if not free and not sharers and not begun:
         return None
     clock_s = seconds_since_boot()
-    ahead = queued(situation.ahead, within) + ([] if taken else [ticket])
+    ahead = queued(state.ahead, within) + ([] if taken else [ticket])
     for_all = leaves_some(ahead, free, clock_s)  # else only those that pass, of hundreds
 
     def is_wanted(ticket_id: str) -> bool:

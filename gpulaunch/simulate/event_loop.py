@@ -11,7 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Refuse, Situation
+from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
@@ -172,7 +172,7 @@ class _Simulation:
             admitted = admitted_gpus(jobs[0].request, self._topology)
             self._admitted[kind] = tuple(gpu.uuid for gpu in admitted)
             hardest = max(jobs, key=lambda job: job.request.utility.least)
-            decision = decide(hardest.request, Situation(self._topology))
+            decision = decide(hardest.request, State(self._topology))
             if isinstance(decision, Refuse):
                 name = f"job {hardest.id} ({printable(hardest.name)})"
                 raise UsageError(f"{name} can never run: {decision.reason}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Situation
+from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import pose_problem
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
@@ -20,7 +20,7 @@ from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, uti
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of
 
-State = frozenset[object] | tuple[object, ...]
+Held = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter to decisions.
 
 It is how many there are of each kind, or the leases in the order of their beginning.
@@ -75,7 +75,7 @@ class SimulatedMachine:
     def __init__(self, gpus: int) -> None:
         self.free = gpus
         self.leases: dict[str, Lease] = {}
-        self.state: State = ()
+        self.state: Held = ()
 
 
 class SimulatedMachines:
@@ -107,7 +107,7 @@ class SimulatedMachines:
         gpus = len(topology.gpus)
         # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
         # that have left its state.
-        self._by_free: list[dict[State, list[int]]] = [{} for _ in range(gpus + 1)]
+        self._by_free: list[dict[Held, list[int]]] = [{} for _ in range(gpus + 1)]
         self._by_free[gpus][()] = list(range(count))
         self._kinds: dict[str, int] = {}
         self._found: dict[object, _KnownDecisions] = {}  # by kind, earlier requests and state
@@ -157,7 +157,7 @@ class SimulatedMachines:
                 return free
         return 0
 
-    def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
+    def _lowest(self, alike: dict[Held, list[int]], state: Held) -> int | None:
         """Return the first machine in a state, or None."""
         heap = alike[state]
         while heap and self.all[heap[0]].state != state:
@@ -171,7 +171,7 @@ class SimulatedMachines:
         self,
         job: SimulatedJob,
         kind: int,
-        state: State,
+        state: Held,
         number: int,
         ahead: Ahead,
         clock_s: float,
@@ -186,7 +186,7 @@ class SimulatedMachines:
         if not known:
             leases = list(self.all[number].leases.values())
             decision = decide(
-                job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
+                job.request, State(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
             )
             found = self._found_of(job, decision, leases) if isinstance(decision, Grant) else None
             memory.keep(least, found, patient=patient)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulaunch.batch.job_file import load_jobs, read_jobs
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Situation, Wait
+from gpulaunch.decide.decision import Grant, State, Wait
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
@@ -195,7 +195,7 @@ class Simulator:
             OutsideUse(gpu.uuid, "given as busy")
             for gpu in select_gpus(self.topology, map(str, busy), "busy")
         )
-        decision = decide(request, Situation(self.topology, outside=outside))
+        decision = decide(request, State(self.topology, outside=outside))
         if isinstance(decision, Grant):
             return decision.placement
         raise (WouldWaitError if isinstance(decision, Wait) else UsageError)(decision.reason)

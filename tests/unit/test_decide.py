@@ -7,7 +7,7 @@ from rich.console import Console
 from values import box, cases, lease, machine, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Situation
+from gpulaunch.decide.decision import Decision, Grant, State
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
@@ -77,7 +77,7 @@ def test_decision(
     want: tuple[int, ...] | str,
 ) -> None:
     held = [lease(f"lease-{number}", *indices) for number, indices in enumerate(leases)]
-    assert outcome(decide(asked, Situation(box(), held, in_use))) == want
+    assert outcome(decide(asked, State(box(), held, in_use))) == want
 
 
 OUTER = lease("outer", 0, 1, 2, 3)
@@ -104,12 +104,12 @@ def test_decision_within_a_lease(
     gpus: int | None, leases: Sequence[Lease], within: Lease | None, want: tuple[int, ...] | str
 ) -> None:
     """A launch inside a lease takes GPUs of that lease that earlier ones inside it have left."""
-    assert outcome(decide(request(gpus), Situation(box(), leases, within=within))) == want
+    assert outcome(decide(request(gpus), State(box(), leases, within=within))) == want
 
 
 def test_use_inside_a_lease_is_its_own() -> None:
     """What already runs on a lease's GPUs does not keep a launch inside it from starting."""
-    decision = decide(request(4), Situation(box(), [OUTER], alice(0, 3), OUTER))
+    decision = decide(request(4), State(box(), [OUTER], alice(0, 3), OUTER))
     assert outcome(decision) == (0, 1, 2, 3)
 
 
@@ -118,7 +118,7 @@ def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     dgx1 = machine("dgx1-v100")
     outer = lease("outer", uuids=tuple(dgx1.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = request(2, policy="preserve", bandwidth_sensitive=False)
-    decision = decide(asked, Situation(dgx1, [outer], within=outer))
+    decision = decide(asked, State(dgx1, [outer], within=outer))
     assert isinstance(decision, Grant)
     left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
     assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)
@@ -126,8 +126,8 @@ def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
 
 def test_a_range_passes_nobody_in_the_queue() -> None:
     """Earlier requests keep their GPUs from a range, which takes what these do not want."""
-    situation = Situation(box(), [lease("a", 0, 1)], ahead=[ticket(1, 4, only=range(2, 6))])
-    assert outcome(decide(request(6, least_gpus=1), situation)) == (6, 7)
+    state = State(box(), [lease("a", 0, 1)], ahead=[ticket(1, 4, only=range(2, 6))])
+    assert outcome(decide(request(6, least_gpus=1), state)) == (6, 7)
 
 
 WON = {
@@ -163,9 +163,9 @@ def test_why_these(
     """
     asked = request(gpus, policy="preserve", bandwidth_sensitive=sensitive)
     busy = [OutsideUse(gpu.uuid, "") for gpu in machine(name).gpus if gpu.index not in free]
-    situation = Situation(machine(name), outside=busy)
-    decision = decide(asked, situation)
-    found = explain(asked, situation, decision, 5, str)
+    state = State(machine(name), outside=busy)
+    decision = decide(asked, state)
+    found = explain(asked, state, decision, 5, str)
     assert found.reason == want
     stream = io.StringIO()
     table = explanation_table(asked, decision, found)

@@ -8,7 +8,7 @@ import pytest
 from values import V100, cards, cases, posed, request, wired_up
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Refuse, Situation
+from gpulaunch.decide.decision import Grant, Refuse, State
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Wishes
 from gpulaunch.machine.link import Wire
@@ -77,7 +77,7 @@ def test_a_refusal_says_that_not_all_was_tried() -> None:
     untried = "; there are too many sets to try them all"
     for gpus in (4, 2):
         asked = request(gpus, wishes=Wishes(least_gb_per_s=1e6))
-        decision = decide(asked, Situation(machine(40, 1)))
+        decision = decide(asked, State(machine(40, 1)))
         assert isinstance(decision, Refuse)
         assert decision.reason.endswith(untried) == (gpus == 4)
 
@@ -96,11 +96,11 @@ def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     """A decision that runs out of mappings goes on with good ones, and its explanation says so."""
     monkeypatch.setattr(mapping, "EFFORT", 20)
     asked = request(7, pattern=PATTERNS["stencil_3d"], policy="greedy")
-    situation = Situation(machine(12, 3))
-    decision = decide(asked, situation)
+    state = State(machine(12, 3))
+    decision = decide(asked, state)
     assert isinstance(decision, Grant)
     assert len(set(decision.placement.gpus)) == 7
-    reason = explain(asked, situation, decision, 1, str).reason
+    reason = explain(asked, state, decision, 1, str).reason
     assert reason.endswith("; there were too many mappings to try them all")
 
 

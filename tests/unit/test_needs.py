@@ -9,7 +9,7 @@ from values import cases, lease, request
 from values import machine as load
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation
+from gpulaunch.decide.decision import Decision, Grant, Refuse, State
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
@@ -47,7 +47,7 @@ def answer(request: Request, machine: Topology, *busy: Sequence[int]) -> list[in
 
 def beside(request: Request, machine: Topology, *leases: Lease) -> list[int] | str:
     """Decide while these leases are held."""
-    return outcome(decide(request, Situation(machine, leases)))
+    return outcome(decide(request, State(machine, leases)))
 
 
 def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Request:
@@ -164,7 +164,7 @@ def test_host_memory(
 def test_host_memory_inside_a_lease() -> None:
     """What a job inside a lease moves is part of what that lease moves, and counts once."""
     parent = held(MINSKY, (0, 1), host_gb_per_s=57.6)
-    inside = Situation(MINSKY, [parent], within=parent)
+    inside = State(MINSKY, [parent], within=parent)
     assert outcome(decide(asking(2, host_gb_per_s=57.6), inside)) == [0, 1]
     parent = held(MINSKY, (0,), host_gb_per_s=57.6)
     child = held(MINSKY, (0,), id_="child", ancestors=(parent.id,), host_gb_per_s=57.6)
@@ -176,7 +176,7 @@ def test_apart_inside_a_lease() -> None:
     """A job inside a lease is next to that one by its own will."""
     parent = held(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
     request = replace(asking(1), profile="mine")
-    assert outcome(decide(request, Situation(MINSKY, [parent], within=parent))) == [0]
+    assert outcome(decide(request, State(MINSKY, [parent], within=parent))) == [0]
 
 
 # ------------------------------------------------------------------------------------ least utility
@@ -284,7 +284,7 @@ def test_against_trying_everything() -> None:
     """A job starts if and only if free GPUs have all it needs; it is refused if none ever will."""
     for seed in range(60):
         request, machine, leases = any_situation(random.Random(seed))
-        decision = decide(request, Situation(machine, leases))
+        decision = decide(request, State(machine, leases))
         would_do = sets_that_would_do(request, machine, leases)
         if isinstance(decision, Grant):
             assert tuple(sorted(decision.placement.gpus)) in would_do, seed

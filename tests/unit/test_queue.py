@@ -11,7 +11,7 @@ import pytest
 from values import box, cases, lease, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Grant, Refuse, State, Wait
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.units import format_duration, parse_duration
@@ -176,9 +176,9 @@ DECISIONS = {
 }  # fmt: skip
 
 
-def outcome(asked: Request, situation: Situation) -> tuple[object, ...]:
+def outcome(asked: Request, state: State) -> tuple[object, ...]:
     """Return kind and reason, and the ticket that it comes after; of a grant the GPUs."""
-    decision = decide(asked, situation)
+    decision = decide(asked, state)
     if isinstance(decision, Grant):
         return (Grant, decision.placement.gpus)
     bar = (decision.behind.number,) if isinstance(decision, Wait) and decision.behind else ()
@@ -190,14 +190,14 @@ def test_decision_with_a_queue(
     asked: Request, leases: list[Lease], ahead: list[Ticket], want: tuple[object, ...]
 ) -> None:
     """An earlier competing request that may not be passed makes a later one wait, and is named."""
-    assert outcome(asked, Situation(BOX, leases, ahead=ahead, clock_s=NOW_S)) == want
+    assert outcome(asked, State(BOX, leases, ahead=ahead, clock_s=NOW_S)) == want
 
 
 def test_use_outside_is_endless() -> None:
     """What others use is not free, so an earlier request that would need it is passed."""
     used = [OutsideUse("GPU-7", "pid 1, bob")]
-    situation = Situation(BOX, outside=used, ahead=[BIG], clock_s=NOW_S)
-    assert outcome(asking(1, within_s=60), situation) == (Grant, (0,))
+    state = State(BOX, outside=used, ahead=[BIG], clock_s=NOW_S)
+    assert outcome(asking(1, within_s=60), state) == (Grant, (0,))
 
 
 def written(record: Ticket) -> Any:

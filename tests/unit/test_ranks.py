@@ -6,7 +6,7 @@ import pytest
 from values import box, lease, request, uuids
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
 from gpulaunch.leases.lease import EngineJob, Lease, parse_lease
 from gpulaunch.machine.driver import OutsideUse
 
@@ -31,7 +31,7 @@ def of(decision: Decision) -> tuple[int, ...] | str:
 
 def ask(own: EngineJob, *leases: Lease, gpus: int | None = 4, outside=()) -> Decision:
     """Decide for one rank of a step whose ranks ask for so many GPUs together."""
-    return decide(request(gpus, engine_job=own), Situation(box(), leases, outside))
+    return decide(request(gpus, engine_job=own), State(box(), leases, outside))
 
 
 def test_first_rank_decides_for_all() -> None:
@@ -71,9 +71,9 @@ def test_ranks_that_cannot_have_as_many_each() -> None:
 def test_others_keep_off_the_whole_group() -> None:
     """For launches that are not of the step, or of a rank that runs, all its GPUs are taken."""
     first = held((0,), job(0, group=uuids((0, 1, 2, 3))))
-    others = decide(request(None), Situation(box(), [first]))
+    others = decide(request(None), State(box(), [first]))
     assert isinstance(others, Wait)
-    assert of(decide(request(4), Situation(box(), [first]))) == (4, 5, 6, 7)
+    assert of(decide(request(4), State(box(), [first]))) == (4, 5, 6, 7)
     assert of(ask(job(0, id="4712.0"), first)) == (4,)
     assert of(ask(job(0, user_id=1001), first)) == (4,)
     assert of(ask(job(0), first)) == "1 GPU requested: 0 of 1 admitted are free, 1 is leased"

@@ -9,7 +9,7 @@ import pytest
 from values import box, cases, lease, machine, request, ticket
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
 from gpulaunch.files.units import parse_size
@@ -74,9 +74,9 @@ def outcome(decision: Decision) -> tuple[object, ...]:
 
 
 def decided(
-    asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any
+    asked: Request, *leases: Lease, topology: Topology | None = None, **state: Any
 ) -> tuple[object, ...]:
-    return outcome(decide(asked, Situation(topology or BOX, leases, **situation)))
+    return outcome(decide(asked, State(topology or BOX, leases, **state)))
 
 
 A_OF_TWO = shared("a", HALF, 0, 1)
@@ -136,7 +136,7 @@ def test_gpus_that_cannot_be_shared() -> None:
     old = asking(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
     assert decided(old) == ((1,), ())  # those that can come first
     others = [lease("a", 1, 2, 3)]
-    decision = decide(old, Situation(BOX, others))
+    decision = decide(old, State(BOX, others))
     assert isinstance(decision, Grant)
     assert (decision.placement.gpus, decision.share_option, decision.exclusive_reason) == (
         (0,),
@@ -151,7 +151,7 @@ def test_gpus_of_another_groups_daemon() -> None:
     """A GPU that another group's daemon still has, though unused, is not opened for sharing."""
     left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
     asked = replace(asking(LIGHT), constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
-    decision = decide(asked, Situation(BOX, [left]))
+    decision = decide(asked, State(BOX, [left]))
     assert isinstance(decision, Grant)
     assert (decision.share_option, decision.exclusive_reason) == (
         None,
@@ -229,19 +229,19 @@ def test_links_matter_to_who_depends_on_them() -> None:
     assert decided(few, there(0, 5), topology=dgx) == ((0, 5), ("a",))
     one = asking(LIGHT, sensitive=True)
     assert decided(one, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
-    alone = decide(one, Situation(BOX))
+    alone = decide(one, State(BOX))
     assert share_of(one, alone.share_option).bandwidth_sensitive is False
 
 
 def test_first_in_first_out() -> None:
     """Sharers do not take a GPU an earlier request waits for, unless it lets smaller ones pass."""
     there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
-    situation = Situation(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
+    state = State(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
     want = "1 GPU requested: 1 of 4 is free, but an earlier request for 4 GPUs waits"
     want += "; of those to share: GPU 0: earlier requests wait for it"
-    assert outcome(decide(asking(LIGHT), situation)) == (Wait, want)
+    assert outcome(decide(asking(LIGHT), state)) == (Wait, want)
     limited = replace(asking(LIGHT), ends_within_s=60.0)
-    assert outcome(decide(limited, replace(situation, clock_s=50.0))) == ((0,), ("a",))
+    assert outcome(decide(limited, replace(state, clock_s=50.0))) == ((0,), ("a",))
 
 
 SATURATED = tuple(CurvePoint(p, t) for p, t in ((10, 5.0), (20, 9.0), (30, 10.0), (100, 10.0)))

@@ -11,7 +11,7 @@ from values import cases, machine
 
 import gpulaunch
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Situation
+from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request, Sharing, UtilityTerms
 from gpulaunch.leases.lease import Client, Objective
@@ -159,7 +159,7 @@ def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
         ahead, left = [], []
         for one, ticket in queue:
             leases = [lease for _, lease in running.values()]
-            decision = decide(one.request, Situation(topology, leases, ahead=ahead, clock_s=now))
+            decision = decide(one.request, State(topology, leases, ahead=ahead, clock_s=now))
             if isinstance(decision, Grant):
                 gpus = decision.placement.gpus
                 end = round(now + one.duration_s, 9)
