@@ -6,7 +6,7 @@ from types import TracebackType
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.group_companion import GroupCompanion
+from gpulaunch.launch.companions import GroupCompanion
 from gpulaunch.launch.launch import Acquired, Launch, ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease

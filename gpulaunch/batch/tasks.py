@@ -13,7 +13,7 @@ from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.predecessors import split_after
+from gpulaunch.launch.past import split_after
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.records import Record
 

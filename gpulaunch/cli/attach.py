@@ -9,8 +9,7 @@ from shutil import which
 from gpulaunch.cli.arguments import Parser, add_job
 from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.launch.follow_log import connect
-from gpulaunch.launch.past_end import find_launch, read_again
+from gpulaunch.launch.past import connect, find_launch, read_again
 
 
 def main(arguments: Sequence[str]) -> int:

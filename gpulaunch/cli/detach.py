@@ -34,7 +34,7 @@ from gpulaunch.launch.detached import READY, Detached
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.past_end import is_running
+from gpulaunch.launch.past import is_running
 from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name

@@ -7,7 +7,7 @@ from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import DockerLine
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.launch.container_run import first_launch, run_docker
+from gpulaunch.launch.docker_run import first_launch, run_docker
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.job import exit_like, exit_status

@@ -19,9 +19,9 @@ from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
+from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
@@ -31,6 +31,7 @@ from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import as_dict, replace
 from gpulaunch.sharing import mps_daemon as mps
+from gpulaunch.sharing.mps_directories import CONTROL
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
@@ -240,7 +241,7 @@ def _check_mps() -> list[Finding]:
     """Find the control program of CUDA MPS and its running daemons."""
     program = mps.program()
     if not program:
-        text = f"{mps.CONTROL} is not on PATH, so no GPU can be shared"
+        text = f"{CONTROL} is not on PATH, so no GPU can be shared"
         return [
             Finding(
                 "MPS",
@@ -250,7 +251,7 @@ def _check_mps() -> list[Finding]:
             )
         ]
     running = [
-        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(mps.CONTROL) if mps.is_daemon(pid)
+        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)
     ]
     return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
 

@@ -12,7 +12,7 @@ from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.free import find_id, free, has_own, own_ids
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.past_end import before_queue, end_before_queue
+from gpulaunch.launch.past import before_queue, end_before_queue
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table

@@ -12,7 +12,7 @@ from gpulaunch.files.units import parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import is_elsewhere
+from gpulaunch.launch.past import is_elsewhere
 from gpulaunch.launch.surroundings import shown_settings, shown_table
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.process.system import boot_id, iso, state_of, user_name

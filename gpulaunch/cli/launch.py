@@ -12,7 +12,7 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.launch import Acquired, Events, Launch
-from gpulaunch.launch.launch_in_history import LaunchInHistory
+from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
@@ -25,7 +25,7 @@ from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.detached import Detached, EndBySignal
-    from gpulaunch.launch.predecessors import Predecessor
+    from gpulaunch.launch.past import Predecessor
 
 RunJob = Callable[[Launch, Events], int]
 """A function with the arguments of run(), and its result."""
@@ -81,7 +81,7 @@ def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
         return print_start(launch, options, tell)
     before: Sequence[Predecessor] = ()
     if options.after is not None:
-        from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others
+        from gpulaunch.launch.past import find_predecessors  # late: few come after others
 
         before = find_predecessors(options.after.split("\0"))
         if "wait" not in options.given:  # nobody may be there any more when its turn comes
@@ -126,7 +126,7 @@ def _run(
             reporter.announce(told)
         if before:
             from gpulaunch.launch.outside_use import see_again
-            from gpulaunch.launch.predecessors import wait_for_predecessors
+            from gpulaunch.launch.past import wait_for_predecessors
 
             wait_for_predecessors(before, reporter.warn, reporter.comes_after)
             launch = see_again(launch)  # that may have taken days
@@ -189,7 +189,7 @@ class Reporter(Warner):
             self._history = LaunchInHistory(launch, [one.text for one in before])
             self._listeners.append(self._history)
         if launch.notify:
-            from gpulaunch.launch import notify  # late: few launches do
+            from gpulaunch.launch import listeners as notify  # late: few launches do
 
             self._listeners += notify.notifiers_of(launch, launch.notify)
         if launch.recorded_in or options.record_to:

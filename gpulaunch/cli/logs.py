@@ -7,8 +7,7 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_job
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import UsageError, call_failed, printable
 from gpulaunch.history.past_launch import PastLaunch
-from gpulaunch.launch.follow_log import begin_of_last, follow
-from gpulaunch.launch.past_end import find_launch, unknown_end
+from gpulaunch.launch.past import begin_of_last, find_launch, follow, unknown_end
 
 
 def main(arguments: Sequence[str]) -> int:

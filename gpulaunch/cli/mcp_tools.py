@@ -22,7 +22,7 @@ from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.data_files import is_path
 from gpulaunch.launch.children import own_command
-from gpulaunch.launch.past_end import find_launch
+from gpulaunch.launch.past import find_launch
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.profiles.layers import split_variant
 

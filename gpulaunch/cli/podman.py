@@ -22,9 +22,8 @@ def main(given: Given, argv: Sequence[str]) -> int:
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.containers.asked import HOST_VARIABLES
-    from gpulaunch.launch.container_run import run_podman
     from gpulaunch.launch.launch import Launch
-    from gpulaunch.launch.read_podman import read_podman_launch
+    from gpulaunch.launch.podman_run import read_podman_launch, run_podman
 
     options = Options(given, os.environ)
     tell = tell_of(options)

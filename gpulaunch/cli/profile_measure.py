@@ -209,11 +209,11 @@ def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
         return read_launch(options, job.command, name=name, warn=warn)
     if module_of(job.command[0]).endswith("docker"):
         from gpulaunch.containers.docker.line import read_line
-        from gpulaunch.launch.container_run import first_launch
+        from gpulaunch.launch.docker_run import first_launch
 
         return first_launch(options, read_line(job.command), Warner(options))
     from gpulaunch.containers.podman.command import read_command
-    from gpulaunch.launch.read_podman import read_podman_launch
+    from gpulaunch.launch.podman_run import read_podman_launch
 
     found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):

@@ -12,9 +12,8 @@ from gpulaunch.cli.output import print_json, warn
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import UsageError
 from gpulaunch.history.read import read_dependent
-from gpulaunch.launch.outside_use import read_containers, with_containers
-from gpulaunch.launch.past_end import before_queue
-from gpulaunch.launch.strays import find_strays
+from gpulaunch.launch.outside_use import find_strays, read_containers, with_containers
+from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import LeftOver, left_over_holders
 from gpulaunch.leases.table import Snapshot

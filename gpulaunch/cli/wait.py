@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_job
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError, printable
-from gpulaunch.launch.past_end import find_launch, unknown_end, wait_for_end
+from gpulaunch.launch.past import find_launch, unknown_end, wait_for_end
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -115,7 +115,7 @@ def assess(
     within = launch.within if launch.within in snapshot.leases else None
     uses = outside
     if outside:
-        from gpulaunch.launch.strays import name_strays  # late: often nothing is in use
+        from gpulaunch.launch.outside_use import name_strays  # late: often nothing is in use
 
         uses = name_strays(launch.machine.topology, outside, snapshot.leases)
     state = State(

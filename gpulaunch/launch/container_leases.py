@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.gpu_watch import GpuWatch
+from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Acquired, Events, Launch, ThisProcess
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import Options
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table, release
 from gpulaunch.leases.wake import wait_until_dead
@@ -25,6 +27,7 @@ if TYPE_CHECKING:  # few containers share
     from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
+_LOOK_S = 0.2
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 
 AcquiredContainer = Acquired["ContainerHolder"]
@@ -81,7 +84,6 @@ class ContainerLeases:
         process: the process that makes the containers.
         job: that process, if it was forked here.
         held: the leases taken so far.
-        granted_s: when the first one was, on the monotonic clock; None before.
         watch: what is seen of the GPUs, or None.
     """
 
@@ -105,7 +107,7 @@ class ContainerLeases:
         self._reserve: Acquired[ThisProcess] | None = None
         self.job: Job | None = None
         self.held: list[tuple[Launch, AcquiredContainer]] = []
-        self.granted_s: float | None = None
+        self._granted_s: float | None = None
         self.watch: GpuWatch | None = None
         self._sharing: tuple[Event, Thread] | None = None
         self._status = 0
@@ -154,7 +156,7 @@ class ContainerLeases:
         acquired = acquired or self._acquire(launch, events, gone)
         self.held.append((launch, acquired))
         events.granted(acquired)
-        self.granted_s = self.granted_s or time.monotonic()
+        self._granted_s = self._granted_s or time.monotonic()
         if self._watches:
             self.watch = GpuWatch(launch, self.table_of(launch), acquired, events)
             self._watch_sharing(launch, acquired)
@@ -176,8 +178,19 @@ class ContainerLeases:
         self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
         self._sharing[1].start()
 
-    def end_watch(self, status: int) -> None:
-        """Tell what was seen of the GPUs, now that the client has ended with a wait status."""
+    def run_to_end(self, job: Job, options: Options) -> tuple[int, bool]:
+        """Wait for an engine's client, end it if it takes too long, and tell of its end.
+
+        Returns:
+            Its wait status, and whether it was ended for its time.
+        """
+        status, was_late = self._wait_for(job, options), False
+        if status is None:
+            was_late = self._is_over(options)
+            grace_s = options.grace_s if was_late else 0.0
+            for _, acquired in self.held:
+                self._end_containers(acquired, grace_s)
+            status = job.end(grace_s)
         self._status = status
         if self._sharing:
             ended, watcher = self._sharing
@@ -186,6 +199,36 @@ class ContainerLeases:
         self.events.over(status)
         if self.watch:
             self.watch.tell(status)
+        return status, was_late
+
+    def _wait_for(self, job: Job, options: Options) -> int | None:
+        """Wait for the client; None if it is to be ended: it is over its limit, or CI's."""
+        grace_s = options.grace_s if is_cancelled_by_kill() else None
+        # A limit counts from the lease, of which nobody tells this thread.
+        look_s = None if options.time_limit is None else _LOOK_S
+        while True:
+            status = job.wait(look_s, grace_s)
+            if status is not None:
+                return status
+            if self._is_over(options):
+                return None
+            since_s = job.first_term_s
+            if grace_s is not None and since_s and time.monotonic() - since_s >= grace_s:
+                grace = format_duration(grace_s)
+                self.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
+                return None
+
+    def _is_over(self, options: Options) -> bool:
+        """Return whether the containers have had their GPUs for as long as they may."""
+        limit_s, since_s = options.time_limit, self._granted_s
+        return bool(limit_s and since_s) and time.monotonic() - (since_s or 0) >= (limit_s or 0)
+
+    def raise_if_ended(self, options: Options, *, was_late: bool) -> None:
+        """Raise the error of a client that was ended for its time, or for idle GPUs."""
+        if self.watch:
+            self.watch.raise_if_idle()
+        if was_late:
+            raise over_limit(options.time_limit or 0)
 
     def _await_ended(self) -> None:
         """Wait for the companions of containers that have ended to say so, as a script expects."""
@@ -241,11 +284,6 @@ class ContainerLeases:
                 first = set(filter(leads_namespace, pids))
                 for problem in holder.membership.take_off(reached_by(number, first, pids), number):
                     self.warn(problem)
-
-    def end(self, grace_s: float) -> None:
-        """End the containers through their engine, and the client with them."""
-        for _, acquired in self.held:
-            self._end_containers(acquired, grace_s)
 
     def release(self, *, in_order: bool = True) -> None:
         """Free the GPUs of all that has ended, now that the client has; companions keep the rest.

@@ -14,7 +14,7 @@ from typing import Any
 from gpulaunch.errors import call_failed
 from gpulaunch.history.line import history_directory
 from gpulaunch.launch.children import SIGNALS
-from gpulaunch.launch.launch_in_history import LaunchInHistory
+from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.records import Record
 
 VARIABLE = "GPULAUNCH_DETACHED"

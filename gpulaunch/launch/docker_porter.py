@@ -1,14 +1,16 @@
-"""DockerPorter: containers that are made or started at docker's door get their leases."""
+"""The porter at docker's door, who takes leases for containers, and the door in a lease."""
 
 import os
 from _thread import allocate_lock
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpulaunch.containers.asked import VISIBLE, AskedContainer, container_variables
+from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
-from gpulaunch.containers.door import Ended, NotHereError
+from gpulaunch.containers.docker.line import TLS_VARIABLES
+from gpulaunch.containers.door import Door, Ended, NotHereError
 from gpulaunch.containers.engine import NO_WAY, Info
 from gpulaunch.containers.life import (
     LEASE_LABEL,
@@ -31,9 +33,13 @@ from gpulaunch.launch.read_container import (
     read_container_start,
     shares,
 )
+from gpulaunch.leases.record_file import is_alive
+from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.process.apart import GivenUpError
+from gpulaunch.process.companion import Companion
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import this_process
 from gpulaunch.records import replace
 
 _REPLACES = "com.docker.compose.replace"
@@ -284,3 +290,49 @@ class DockerPorter(ContainerLeases):
                 self._fresh[container] = acquired
 
         return ended
+
+
+def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Open a door that lives as long as a lease; return the variables that lead a job there.
+
+    A companion serves it, so that it outlives the launcher as the lease may.
+
+    Args:
+        path: path of the lease's record.
+        environment: variables that the job gets besides.
+
+    Returns:
+        No variables where there is no engine on this machine.
+
+    Raises:
+        FailedError: no socket can be made.
+        OSError: no process can be made.
+    """
+    try:
+        engine = DockerClient.usual()
+    except GpulaunchError:  # another machine's
+        return {}
+    if not engine.exists():
+        return {}
+    door, porters = Door(engine.address), []
+
+    def serve() -> None:
+        os.environ.update(environment)
+        options, process = Options({}, os.environ), this_process()
+        # A container of a job's waits without a word, and its client with it.
+        porters.append(
+            DockerPorter(
+                *(options, engine, "docker run", None, process, Events()), fills=False, follows=True
+            )
+        )
+        door.serve(porters[0])
+
+    def stay(_: bytes) -> None:
+        while is_alive(path):
+            wait_until_dead([path])
+        door.close()
+        porters[0].release()
+
+    Companion(stay, door.fileno(), serve)
+    door.leave()
+    return {**dict.fromkeys(TLS_VARIABLES), ADDRESS_VARIABLE: door.address}

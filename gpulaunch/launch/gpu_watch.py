@@ -16,7 +16,7 @@ from typing import Any
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.launch import Acquired, Events, Launch
-from gpulaunch.launch.strays import find_strays
+from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft

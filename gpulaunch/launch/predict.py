@@ -14,7 +14,7 @@ from gpulaunch.history.forecast import (
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.make_records import make_ticket
+from gpulaunch.launch.place_in_queue import make_ticket
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot

@@ -12,8 +12,8 @@ from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import visible_gpus
+from gpulaunch.launch.companions import LeaseCompanion
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.left_overs import LeaseCompanion
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
@@ -122,7 +122,7 @@ class ProcessKeeper:
         )
         environment_changes: dict[str, str | None] = {**inherited_variables(), **environment}
         if self._launch.docker == "lease":
-            from gpulaunch.launch.lease_door import door_of_lease  # late: few leases have a door
+            from gpulaunch.launch.docker_porter import door_of_lease  # late: few leases have a door
 
             environment_changes |= door_of_lease(self._table.path_of(lease), environment)
         self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
@@ -260,7 +260,7 @@ class ProcessKeeper:
         earlier = self._earlier_pids()
         if not descendants(earlier):
             return set()
-        from gpulaunch.launch.left_overs import without_mps  # late: few jobs leave anything
+        from gpulaunch.launch.companions import without_mps  # late: few jobs leave anything
         from gpulaunch.leases.holders import nested_processes
 
         found = descendants(nested_processes(self._table, lease.id) | earlier)

@@ -20,6 +20,7 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
+from gpulaunch.sharing.mps_directories import CONTROL
 from gpulaunch.sharing.search import Search, joined
 from gpulaunch.sharing.speed import Capacity, capacity_by, is_memory_bound, with_headroom
 
@@ -224,7 +225,7 @@ def _read_objective(options: Options, profile: Profile, part: int | None) -> Obj
 def _driver_of_mps(name: str) -> int | Unfit:
     """Return the major version of this machine's driver, or why it cannot share GPUs."""
     if mps.program() is None:
-        return Unfit(f"{mps.CONTROL} is not on PATH")
+        return Unfit(f"{CONTROL} is not on PATH")
     try:
         version = load_driver(name).version()
     except FailedError as problem:

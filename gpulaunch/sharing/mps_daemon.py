@@ -27,9 +27,7 @@ from gpulaunch.process.system import (
     variable_of,
 )
 from gpulaunch.records import Record
-
-CONTROL = "nvidia-cuda-mps-control"
-SERVER = "nvidia-cuda-mps-server"
+from gpulaunch.sharing.mps_directories import CONTROL, SERVER
 
 ANSWER_S = 5.0
 """Time that a daemon has to answer; it does so in milliseconds."""

@@ -1,4 +1,4 @@
-"""The directories of a user's MPS daemons."""
+"""The programs of MPS, and the directories of a user's daemons."""
 
 import os
 import re
@@ -8,6 +8,9 @@ from contextlib import suppress
 from gpulaunch.files.own_cache import is_own
 from gpulaunch.leases.environment import MPS_VARIABLES
 from gpulaunch.records import Record
+
+CONTROL = "nvidia-cuda-mps-control"
+SERVER = "nvidia-cuda-mps-server"
 
 PATIENCE_S = 30.0
 """Time that a server has to become ACTIVE.

@@ -1,8 +1,11 @@
-"""The launch that podman's command line asks for."""
+"""Podman's command line: the launch that it asks for, and its run."""
 
 import os
 from collections.abc import Callable
 
+from gpulaunch.containers.asked import HOST_VARIABLES, container_variables
+from gpulaunch.containers.engine import NO_WAY
+from gpulaunch.containers.life import container_labels
 from gpulaunch.containers.podman.client import client_of
 from gpulaunch.containers.podman.command import (
     PodmanCommand,
@@ -11,10 +14,12 @@ from gpulaunch.containers.podman.command import (
     with_gpus,
 )
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.container_leases import ContainerLeases
+from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import has_lease, read_container_launch, read_container_start
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 
 
@@ -71,3 +76,47 @@ def read_podman_launch(
         warn=warn,
     )
     return launch or plain
+
+
+def run_podman(options: Options, command: PodmanCommand, launch: Launch, events: Events) -> int:
+    """Run podman, which makes or starts a container, with the GPUs of its lease in rank order.
+
+    The container outlives podman as an orphan that this process adopts, and then its companion
+    follows it.
+
+    Args:
+        options: gpulaunch's own options.
+        command: podman's command line.
+        launch: its launch.
+        events: who hears how it goes.
+
+    Returns:
+        Its wait status.
+
+    Raises:
+        TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
+    """
+    container = launch.container
+    assert container  # noqa: S101  for the type checker
+    driver = launch.machine.topology.driver
+    leases = ContainerLeases(None, events, watches=True)
+    try:
+        acquired = leases.take(launch)
+        lease_id, argv = acquired.lease.id, command.argv
+        if not command.starts:
+            gpus = acquired.grant.gpus
+            variables = container_variables(asked_container(command), gpus, driver, lease_id)
+            uuids = [gpu.uuid for gpu in gpus]
+            if container.way == NO_WAY:
+                name = launch.machine.topology.name
+                leases.warn(f"{name} is only described: its GPUs get into no container")
+                uuids = []
+            labels = container_labels(gpus, lease_id)
+            argv = with_gpus(command, uuids, driver, variables, labels)
+        assert leases.job  # noqa: S101  it came with the lease
+        leases.job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
+        status, was_late = leases.run_to_end(leases.job, options)
+    finally:
+        leases.release()
+    leases.raise_if_ended(options, was_late=was_late)
+    return status
