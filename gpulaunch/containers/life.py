@@ -25,6 +25,9 @@ LATER_LABEL = "io.gpulaunch.later"
 PROJECT_LABEL = "com.docker.compose.project"
 """The project of compose that a container belongs to."""
 
+START_FOLLOWS_S = 2.0
+"""Seconds after a stop within which docker restart starts a container again."""
+
 PROFILE_LABEL = "io.gpulaunch.profile"
 """The profile of an image's jobs: its name, or the whole of it as TOML."""
 
@@ -121,6 +124,11 @@ class Container(Record):
         if self.state == "created":  # no policy starts what has never run
             return not self.has_failed
         return self.state != "exited" or self.restarts
+
+    @property
+    def is_only_made(self) -> bool:
+        """True if it was made to be started at once, and has not been."""
+        return self.state == "created" and not self.is_for_later
 
 
 class Standing(Record):

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.companion import ContainerCompanion
+from gpulaunch.containers.followed import Followed
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
@@ -15,10 +15,11 @@ from gpulaunch.launch.options import Options
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table, release
 from gpulaunch.leases.wake import wait_until_dead
-from gpulaunch.process.ending import reached_by
+from gpulaunch.process.companion import DISMISSED, Companion
+from gpulaunch.process.ending import KILL_S, end_all, reached_by
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
-from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
+from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace, state_of, this_process
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few containers share
@@ -27,6 +28,8 @@ if TYPE_CHECKING:  # few containers share
     from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
+_TAKE_OVER = b"w"
+_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.2
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 
@@ -34,12 +37,24 @@ AcquiredContainer = Acquired["ContainerHolder"]
 
 
 class ContainerHolder:
-    """The holder of a container's lease: the client that makes it, and the lease's companions.
+    """The holder of a container's lease: the client that makes it, and a companion.
+
+    The companion is a process that takes the lease over when the launcher goes, and holds it until
+    the client and the containers have ended.
+
+    Args:
+        launch: a container's launch.
+        table: table in which the lease will be.
+        record: record of the lease; still a draft.
+        process: the client; None to fork it.
+        membership: in a share group; None for GPUs of its own.
+        beside_others: whether the client makes other leases' containers, too.
+        forks: whether there is a companion at all.
 
     Attributes:
         process: the client.
-        companion: follows the containers.
-        membership: in a share group; None for GPUs of its own.
+        job: the client, if it was forked here.
+        followed: the containers.
         is_freed: whether the lease has been released here.
         is_handed_over: whether the companion has the lease.
         stopped_s: seconds for which it was stopped; unknown, and so 0.
@@ -49,22 +64,100 @@ class ContainerHolder:
 
     def __init__(
         self,
-        process: Process,
-        companion: ContainerCompanion,
+        launch: Launch,
+        table: Table,
+        record: Draft,
+        process: Process | None,
         membership: "Membership | None",
-        job: Job | None,
+        *,
+        beside_others: bool,
+        forks: bool,
     ) -> None:
-        self.process, self.companion, self.membership = process, companion, membership
-        self._job = job
+        container, limit_s = launch.container, launch.time_limit_s
+        assert container  # noqa: S101  for the type checker
+        self.membership = membership
         self.is_freed = self.is_handed_over = False
+        self._table, self._record, self._grace_s = table, record, launch.grace_s
+        self._ends_when_killed = is_cancelled_by_kill()
+        self._overdue_s = None if limit_s is None else time.monotonic() + limit_s
+        self._before_signal = membership.take_off if membership else None
+        self.followed = Followed(
+            container.client,
+            container.engine_id,
+            record.id,
+            container.container_id,
+            time.time() - _MARGIN_S,
+            beside_others=beside_others,
+        )
+        self._companion = Companion(self._act, record.fd) if forks else None
+        self.job = None if process else Job(keep=record.fd)
+        self.process = self.job.process if self.job else process or this_process()
 
     def dismiss(self) -> None:
         """End the companions, and a client that was forked: the GPUs went to another launch."""
-        self.companion.dismiss()
+        self.end_companion()
         if self.membership:
             self.membership.dismiss()
-        if self._job:
-            self._job.dismiss()
+        if self.job:
+            self.job.dismiss()
+
+    def end_companion(self) -> None:
+        """End the companion, since nothing is left to watch."""
+        if self._companion:
+            self._companion.tell(DISMISSED)
+
+    def hand_over(self, *, ends: bool) -> None:
+        """Hand the lease to the companion, since the launcher goes now.
+
+        If that has been killed meanwhile, another one is started for it.
+
+        Args:
+            ends: whether it is to end the containers, as if the launcher was killed.
+        """
+        word = b"" if ends else _TAKE_OVER
+        if self._companion and not self._companion.tell(word):
+            Companion(self._act, self._record.fd).tell(word)
+        self._record.close()
+        self.is_handed_over = True
+
+    def end(self, client: Process, grace_s: float) -> bool:
+        """End the containers and the client, in whatever order they depend on each other.
+
+        Args:
+            client: the client.
+            grace_s: seconds between TERM and KILL for the containers.
+
+        Returns:
+            Whether there was a container to end.
+
+        Raises:
+            FailedError: the engine refuses.
+        """
+        found = self.followed.end(grace_s, self._before_signal)
+        # It tells the containers' status, and ends by itself a moment after them.
+        patience_s = max(grace_s, KILL_S)
+        end_all(lambda: {client.pid} if state_of(client) else set(), patience_s)
+        # It may have made another container before it ended.
+        return self.followed.end(grace_s, self._before_signal) or found
+
+    def _act(self, word: bytes) -> None:
+        if word == DISMISSED:
+            return
+        lease = next(
+            (lease for lease in self._table.own_leases() if lease.id == self._record.id), None
+        )
+        if lease is None:  # the launcher was killed before it had a lease
+            return
+        client = lease.job
+        cancelled = not word and self._ends_when_killed
+        overdue_s = time.monotonic() if cancelled else self._overdue_s
+        self.followed.wait(
+            client,
+            overdue_s,
+            end=lambda: self.end(client, self._grace_s),
+            is_pointless=lambda: self._record.is_removed,
+        )
+        release(self._table, self._record, lease)
 
 
 class ContainerLeases:
@@ -81,13 +174,10 @@ class ContainerLeases:
             them does so by MPS.
 
     Attributes:
-        process: the process that makes the containers.
-        job: that process, if it was forked here.
+        process: the process that makes the containers, or None.
         held: the leases taken so far.
         watch: what is seen of the GPUs, or None.
     """
-
-    process: Process
 
     def __init__(
         self,
@@ -98,14 +188,11 @@ class ContainerLeases:
         forks: bool = True,
         watches: bool = False,
     ) -> None:
-        if process:
-            self.process = process
-        self._has_process = process is not None
+        self.process = process
         self.events, self._said = events, set[str]()
         self._follows, self._forks, self._watches = follows, forks, watches
         self._table: Table | None = None
         self._reserve: Acquired[ThisProcess] | None = None
-        self.job: Job | None = None
         self.held: list[tuple[Launch, AcquiredContainer]] = []
         self._granted_s: float | None = None
         self.watch: GpuWatch | None = None
@@ -169,7 +256,7 @@ class ContainerLeases:
             return
         from threading import Event, Thread  # late: few containers share
 
-        ended, pids = Event(), acquired.holder.companion.followed.pids
+        ended, pids = Event(), acquired.holder.followed.pids
 
         def wait(limit_s: float | None) -> int | None:
             return self._status if ended.wait(limit_s) else None
@@ -236,34 +323,28 @@ class ContainerLeases:
             holder = acquired.holder
             if holder.is_freed or not holder.is_handed_over:
                 continue
-            if holder.companion.followed.has_ended():
+            if holder.followed.has_ended():
                 _await_release(self.table_of(launch).path_of(acquired.lease))
                 holder.is_freed = True
 
     def _acquire(self, launch: Launch, events: Events, gone: int | None) -> AcquiredContainer:
-        table, container = self.table_of(launch), launch.container
-        assert container  # noqa: S101  for the type checker
+        table = self.table_of(launch)
 
         def prepare(record: Draft, share: "Share | None") -> ContainerHolder:
-            membership, job = None, None
+            membership = None
             if share and share.pipe_directory:  # a described machine has no MPS
                 from gpulaunch.sharing.membership import Membership  # late: few share
 
                 membership = Membership(table, record, share)
-            companion = ContainerCompanion(
-                container,
+            return ContainerHolder(
+                launch,
                 table,
                 record,
-                time_limit_s=launch.time_limit_s,
-                grace_s=launch.grace_s,
-                before_signal=membership.take_off if membership else None,
+                self.process,
+                membership,
                 beside_others=self._follows,
                 forks=self._forks,
             )
-            if not self._has_process:
-                job = self.job = Job(keep=record.fd)
-                self.process = job.process
-            return ContainerHolder(self.process, companion, membership, job)
 
         return acquire(launch, table, events, prepare, gone)
 
@@ -273,14 +354,14 @@ class ContainerLeases:
         In CI it stays here: the containers are to end with this process.
         """
         if self._follows and not is_cancelled_by_kill():
-            self._hand_over(acquired, ends=False)
+            acquired.holder.hand_over(ends=False)
 
     def before_signal(self, number: int) -> None:
         """Detach from MPS what the client is about to pass a signal on to."""
         for launch, acquired in self.held:
             holder = acquired.holder
             if holder.membership and launch.container and launch.container.passes_signals:
-                pids = holder.companion.followed.pids()
+                pids = holder.followed.pids()
                 first = set(filter(leads_namespace, pids))
                 for problem in holder.membership.take_off(reached_by(number, first, pids), number):
                     self.warn(problem)
@@ -299,7 +380,7 @@ class ContainerLeases:
 
     def _release(self, launch: Launch, acquired: AcquiredContainer, *, in_order: bool) -> None:
         holder, lease, table = acquired.holder, acquired.lease, self.table_of(launch)
-        followed = holder.companion.followed
+        followed = holder.followed
         over = followed.has_ended() or (in_order and followed.has_only_been_made())
         ends = False
         if not over and not holder.is_handed_over and lease.ends_with_launcher:
@@ -313,7 +394,7 @@ class ContainerLeases:
             if over:
                 self.free(launch, acquired)
             else:
-                self._hand_over(acquired, ends=ends)
+                holder.hand_over(ends=ends)
         elif over and self._forks:
             _await_release(table.path_of(lease))
         elif over:
@@ -324,7 +405,7 @@ class ContainerLeases:
     def _end_containers(self, acquired: AcquiredContainer, grace_s: float) -> bool:
         """End the containers of a lease; return whether there was one, or perhaps still is."""
         try:
-            return acquired.holder.companion.end(self.process, grace_s)
+            return acquired.holder.end(acquired.holder.process, grace_s)
         except FailedError as problem:
             self.warn(problem.message)
             return True
@@ -334,15 +415,9 @@ class ContainerLeases:
         release(self.table_of(launch), acquired.record, acquired.lease)
         holder = acquired.holder
         holder.is_freed = True
-        holder.companion.dismiss()
+        holder.end_companion()
         if holder.membership:
             holder.membership.leave()
-
-    def _hand_over(self, acquired: AcquiredContainer, *, ends: bool) -> None:
-        """Leave a lease to its companion."""
-        acquired.holder.companion.take_over(ends=ends)
-        acquired.record.close()
-        acquired.holder.is_handed_over = True
 
 
 def _await_release(path: str) -> None:

@@ -113,9 +113,10 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
                 uuids = []
             labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
-        assert leases.job  # noqa: S101  it came with the lease
-        leases.job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
-        status, was_late = leases.run_to_end(leases.job, options)
+        job = acquired.holder.job
+        assert job  # noqa: S101  it came with the lease
+        job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
+        status, was_late = leases.run_to_end(job, options)
     finally:
         leases.release()
     leases.raise_if_ended(options, was_late=was_late)

@@ -10,8 +10,9 @@ from made_up_engine import BOX, Boxes
 from values import lease
 
 from gpulaunch.containers.engines import ENGINES
+from gpulaunch.containers.followed import Followed
 from gpulaunch.containers.life import Standing
-from gpulaunch.containers.standings import Followed, standings_of
+from gpulaunch.containers.standings import standings_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 

@@ -1,0 +1,229 @@
+"""The containers of a lease, followed to their end.
+
+A container belongs to its engine, not to the command that started it. Its processes are followed by
+pidfds, and the engine is asked what their end means. docs/decisions/docker.md has the reasons.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from gpulaunch.containers.engine import ANSWER_S, QUESTION_S, EngineClient, NoAnswerError
+from gpulaunch.containers.life import START_FOLLOWS_S, Container
+from gpulaunch.errors import FailedError
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import runs, state_of
+
+STOP_FOLLOWS_S = 0.25
+"""Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
+
+_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
+_LOOK_AGAIN_S = 0.1
+_LOOK_S = 0.01
+_LONGEST_LOOK_S = 3.0
+
+
+class Followed:
+    """The containers of a lease, and the client command that makes them.
+
+    Args:
+        client: client of their engine.
+        engine_id: the engine's own id; another one at the same address does not know them.
+        lease_id: id of the lease that they were made under.
+        container_id: id of the one container that is older than the lease, or None.
+        since_s: time before which no event matters, in seconds since 1970.
+        beside_others: whether the command makes others' containers, too, and goes on when these
+            have ended.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        engine_id: str,
+        lease_id: str,
+        container_id: str | None,
+        since_s: float,
+        *,
+        beside_others: bool = False,
+    ) -> None:
+        self._beside_others = beside_others
+        self._client = client
+        self._engine_id = engine_id
+        self._of = lease_id, container_id
+        self._since_s = since_s
+        self._seen = False
+        self._ended_by_us = False
+        self._failures = 0
+        self._look_s = _LOOK_S
+
+    def has_ended(self) -> bool:
+        """Return whether the containers, too, have ended for good; False if unsure."""
+        try:
+            found = self._client.within(ANSWER_S).containers_of(*self._of)
+            if not any(container.holds for container in found):
+                return not found or self._wait_for_end(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
+        except FailedError:
+            pass
+        return False
+
+    def has_only_been_made(self) -> bool:
+        """Return whether the containers are there and none was started or is to be; else False."""
+        with suppress(FailedError):
+            found = self._client.within(ANSWER_S).containers_of(*self._of)
+            return bool(found) and all(one.is_only_made for one in found)
+        return False
+
+    def pids(self) -> set[int]:
+        """Return the pids in the containers; none if the engine does not answer in QUESTION_S."""
+        client = self._client.within(QUESTION_S)
+        found: set[int] = set()
+        with suppress(FailedError):
+            for container in client.containers_of(*self._of):
+                found |= client.pids(container)
+        return found
+
+    def end(
+        self, grace_s: float, before_signal: Callable[[set[int], int], object] | None = None
+    ) -> bool:
+        """Stop the containers, so that none comes back by itself.
+
+        Args:
+            grace_s: seconds between TERM and KILL.
+            before_signal: called with the processes of a container before they get TERM or KILL.
+
+        Returns:
+            Whether there was any to stop.
+
+        Raises:
+            FailedError: the engine refuses.
+        """
+        holders = self._holders()
+        for container in holders:
+            self._ended_by_us = True
+            self._client.end(container, grace_s, before_signal)
+        return bool(holders)
+
+    def wait(
+        self,
+        command: Process,
+        overdue_s: float | None,
+        end: Callable[[], object],
+        is_pointless: Callable[[], bool],
+    ) -> None:
+        """Sleep until the command and the containers have ended, even if the engine restarts.
+
+        Args:
+            command: the client command, which may be about to start a container.
+            overdue_s: time at which to end them, on the clock of time.monotonic, or None.
+            end: function that ends them.
+            is_pointless: asked while the engine does not answer; returns whether nothing is left to
+                wait for.
+        """
+        while True:
+            try:
+                if overdue_s is not None and time.monotonic() >= overdue_s:
+                    end()
+                    overdue_s = None
+                if self._wait_for_end(command, overdue_s):
+                    return
+            except FailedError:
+                if is_pointless():
+                    return
+                time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
+                self._failures += 1
+
+    def _holders(self) -> list[Container]:
+        client = self._client
+        found = client.containers_of(*self._of)
+        if not found and client.info().id != self._engine_id:
+            raise NoAnswerError(f"another {client.title} is at {client.address} now")
+        self._seen = self._seen or bool(found)
+        return [container for container in found if container.holds]
+
+    def _wait_for_end(self, command: Process | None, deadline_s: float | None) -> bool:
+        """Wait until all has ended and return True, or return False at the deadline.
+
+        Raises:
+            FailedError: the engine does not answer.
+        """
+        ended_s = time.monotonic()  # or later, as far as is known
+        while True:
+            if command and not state_of(command):
+                command, ended_s = None, time.monotonic()
+            holders = self._holders()
+            self._failures = 0
+            wait_s = self._pause_s(holders, command, ended_s)
+            if wait_s <= 0:
+                # A container may have been started between two answers.
+                if self._holders() == holders:
+                    return True
+                continue
+            if deadline_s is not None:
+                wait_s = min(wait_s, deadline_s - time.monotonic())
+                if wait_s <= 0:
+                    return False
+            _sleep_until_end(holders, command, wait_s)
+            if any(container.state != "created" for container in holders):
+                ended_s = time.monotonic()
+
+    def _pause_s(self, holders: list[Container], command: Process | None, ended_s: float) -> float:
+        """Return the seconds until the next look; 0 or less if all has ended.
+
+        Args:
+            holders: containers that hold their GPUs.
+            command: the client command, or None once it has ended.
+            ended_s: when the last of all that has ended was seen to, on the monotonic clock.
+        """
+        settled_s = ended_s - time.monotonic()
+        if not command and holders and all(one.is_only_made for one in holders):
+            # The command may have asked for a start at its end.
+            return settled_s + START_FOLLOWS_S
+        follows = command and not (self._seen and self._beside_others)
+        if holders or follows:
+            has_processes = all(any(map(runs, container.watched)) for container in holders)
+            if has_processes and (holders or not self._beside_others):
+                self._look_s = _LOOK_S
+                return _LONGEST_SLEEP_S
+            # No process tells of a container's start, or of the end of one that does not run.
+            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+            return self._look_s
+        if self._ended_by_us:
+            return settled_s
+        return settled_s + _settling_s(self._client.actions(*self._of, self._since_s))
+
+
+def _settling_s(actions: Sequence[str] | None) -> float:
+    """Return how long after its end docker restart may still start a container, in seconds.
+
+    Args:
+        actions: what has happened to it; None if nobody knows.
+    """
+    if actions is None:
+        return START_FOLLOWS_S
+    begun = max((at for at, action in enumerate(actions) if action == "start"), default=0)
+    last = actions[begun:]
+    if "destroy" in last:
+        return 0.0
+    if "stop" in last:
+        return START_FOLLOWS_S
+    return STOP_FOLLOWS_S if "kill" in last else 0.0
+
+
+def _sleep_until_end(holders: list[Container], command: Process | None, wait_s: float) -> None:
+    """Sleep until a process of the containers or the command ends, or the time is up."""
+    pids = [pid for container in holders for pid in container.watched if runs(pid)]
+    poll, pidfds = select.poll(), []
+    try:
+        for pid in [*pids, command.pid] if command else pids:
+            try:
+                pidfds.append(os.pidfd_open(pid))
+                poll.register(pidfds[-1], select.POLLIN)
+            except OSError:  # it has ended, or no descriptor is left
+                wait_s = min(wait_s, _LOOK_AGAIN_S)
+        poll.poll(wait_s * 1000)
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
