@@ -5,9 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, takewhile
 
-from gpulaunch.containers.docker.line import read_line
 from gpulaunch.containers.engines import ENGINES
-from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError
 
 _SUDO = frozenset({"sudo", "doas"})
@@ -49,6 +47,10 @@ def refuse_sudo(command: Sequence[str]) -> None:
         engine = os.path.basename(word)
         if engine not in ENGINES:
             continue
+        # late: few commands are a container's, and hardly any are one through sudo
+        from gpulaunch.containers.docker.line import read_line
+        from gpulaunch.containers.podman.command import read_command
+
         if engine == "podman":
             meant = read_command(command[at:])
             verb = " ".join(meant.subcommand) if meant.launches or meant.starts else ""

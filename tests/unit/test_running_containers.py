@@ -12,10 +12,9 @@ from values import cases, machine
 from gpulaunch.containers import in_use
 from gpulaunch.containers.docker.client import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
-from gpulaunch.containers.engines import clients_at_hand
+from gpulaunch.containers.engines import clients_at_hand, podman_has_containers
 from gpulaunch.containers.in_use import RunningContainer, running_containers
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import FailedError
 from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
@@ -161,7 +160,7 @@ def test_store_of_podman(
 ) -> None:
     """Podman is asked if there are containers in the store that the user's settings name."""
     monkeypatch.setattr("os.geteuid", lambda: user_id)
-    monkeypatch.setattr("gpulaunch.containers.podman.store._SYSTEM_FILES", (tmp_path / SYSTEM,))
+    monkeypatch.setattr("gpulaunch.containers.engines._SYSTEM_FILES", (tmp_path / SYSTEM,))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     if "own.conf" in settings:
@@ -170,11 +169,11 @@ def test_store_of_podman(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text.format(tmp_path))
     listed = tmp_path / root / "overlay-containers" / "containers.json"
-    assert has_containers() is False
+    assert podman_has_containers() is False
     listed.parent.mkdir(parents=True)
     (tmp_path / root / "vfs-containers").mkdir()
     for text, found in (("[]", False), ('[{"id": "a"}]', True)):
         listed.write_text(text)
-        assert has_containers() is found
+        assert podman_has_containers() is found
     listed.rename(listed.with_name("volatile-containers.json"))  # of run --rm, since Podman 4.4
-    assert has_containers() is True
+    assert podman_has_containers() is True
