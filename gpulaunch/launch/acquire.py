@@ -5,19 +5,12 @@ MPS. Under it the table is read and, if it has changed, decided upon again.
 """
 
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Grant, Refuse, Wait
-from gpulaunch.errors import FailedError, NotShareableError
-from gpulaunch.launch.assess import (
-    Assessment,
-    assess,
-    assess_after_sleep,
-    assess_now,
-    read_snapshot,
-    relevant,
-)
+from gpulaunch.errors import NotShareableError
+from gpulaunch.launch.assess import Assessment, assess, assess_after_sleep, assess_now, relevant
 from gpulaunch.launch.launch import Acquired, C, Events, Launch
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease, Ticket
@@ -64,7 +57,12 @@ def acquire(
         TimedOutError: the launch has waited for its wait timeout.
         GivenUpError: the launch was given up while it waited.
     """
-    outcome = _acquire(launch, table, events, prepare, given_up)
+    try:
+        outcome = _acquire(launch, table, events, prepare, given_up)
+    except _LeaseAroundEndedError as ended:
+        events.warn(f"lease {ended} has ended, so the job gets GPUs outside of it")
+        launch = replace(launch, within=None)
+        outcome = _acquire(launch, table, events, prepare, given_up)
     if isinstance(outcome, Acquired):
         return outcome
     raise events.refusal(launch, outcome)
@@ -86,14 +84,7 @@ def _acquire(
             if _end_abandoned(launch, table, seen.snapshot, tried):
                 seen = assess_now(launch, table, _ticket_of(place))
             if launch.within and launch.within not in seen.snapshot.leases:
-                # The lease around this launch has ended since it was read.
-                events.warn(
-                    f"lease {launch.within.id} has ended, so the job gets GPUs outside of it"
-                )
-                launch = replace(launch, within=None)
-                _leave_queue(place)
-                place = None
-                seen = assess_now(launch, table, None)
+                raise _LeaseAroundEndedError(launch.within.id)
             if isinstance(seen.decision, Wait) and place is None:
                 # Without the lock the table is not read at one moment: what one job has just
                 # released and what it took before may both seem to be in use.
@@ -107,17 +98,29 @@ def _acquire(
                     launch = replace(launch, request=replace(launch.request, sharing=None))
                     acquired = None
                 if acquired is not None:
-                    _wake_others(launch, table, seen, place, acquired.lease)
                     return acquired
                 seen = assess_now(see_again(launch), table, _ticket_of(place))
             elif isinstance(seen.decision, Refuse) or not launch.wait:
                 return seen.decision
             else:
                 place = place or _join_queue(launch, table, events, given_up)
-                _sleep_in_queue(launch, table, seen, place, events)
+                place.sleep(seen)
                 seen = assess_after_sleep(launch, table, place.ticket)
     finally:
-        _leave_queue(place)
+        if place:
+            place.close()
+
+
+class _LeaseAroundEndedError(Exception):
+    """The lease around a launch has ended since it was read; its id is the argument."""
+
+
+def _join_queue(
+    launch: Launch, table: Table, events: Events, given_up: int | None
+) -> "PlaceInQueue":
+    from gpulaunch.launch.place_in_queue import PlaceInQueue  # late: few launches wait
+
+    return PlaceInQueue(launch, table, events, given_up)
 
 
 def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[str]) -> bool:
@@ -159,58 +162,6 @@ def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
     return place.ticket if place else None
 
 
-def _join_queue(
-    launch: Launch, table: Table, events: Events, given_up: int | None
-) -> "PlaceInQueue":
-    from gpulaunch.launch.place_in_queue import join_queue  # late: few launches wait
-
-    return join_queue(launch, table, events, given_up)
-
-
-def _wake_others(
-    launch: Launch,
-    table: Table,
-    assessment: Assessment,
-    place: "PlaceInQueue | None",
-    lease: Lease,
-) -> None:
-    """Wake the next that might start, since what this launch wanted and did not take is free."""
-    if place is None:
-        return
-    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
-
-    with suppress(FailedError):
-        wake_next(launch, table, assessment, place.ticket, lease.uuids)
-
-
-def _leave_queue(place: "PlaceInQueue | None") -> None:
-    if place:
-        place.close()
-
-
-def _sleep_in_queue(
-    launch: Launch,
-    table: Table,
-    assessment: Assessment,
-    place: "PlaceInQueue",
-    events: Events,
-) -> None:
-    """Sleep until deciding again may have another answer; say why before the first time."""
-    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
-
-    if not place.has_slept:
-        events.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
-    place.sleep(
-        assessment.decision.reason,
-        assessment.behind,
-        assessment.snapshot.leases,
-        [pid for use in assessment.outside for pid in use.pids],
-        lambda skipped, after_event: wake_next(
-            launch, table, assessment, place.ticket, skipped=skipped, after_event=after_event
-        ),
-    )
-
-
 def _take(
     launch: Launch,
     table: Table,
@@ -247,6 +198,8 @@ def _take(
                 if holder:
                     holder.dismiss()
                 record.close()  # if it is in the table already, it becomes dead
+        if place and acquired:
+            place.wake_others(seen, acquired.lease.uuids)
         return acquired
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from io import FileIO
 
 from gpulaunch.errors import FailedError
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.lease import Lease
@@ -18,7 +19,13 @@ from gpulaunch.process.companion import DISMISSED, Companion, forget_environment
 from gpulaunch.process.ending import SETTLE_S, end_all, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.process.system import identify, seconds_since_boot, stat_fields, state_of
+from gpulaunch.process.system import (
+    identify,
+    is_cancelled_by_kill,
+    seconds_since_boot,
+    stat_fields,
+    state_of,
+)
 from gpulaunch.records import as_list
 
 _LOOK_EVERY_S = 60.0
@@ -54,34 +61,30 @@ class LeaseCompanion:
     the lease's time limit.
 
     Args:
+        launch: the launch, which says what becomes of what the job leaves.
         table: the allocation table, which has the lease.
         record: record of the lease.
         lease: the lease.
-        ends: whether to end what the job left, with --leftovers end, if the launcher is killed.
-        guards: whether to end the job itself then, too.
-        grace_s: seconds between TERM and KILL.
-        idle_s: seconds without any use of its GPUs after which processes outside this session no
-            longer keep the lease, such as an empty tmux; None where that cannot be told.
         before_signal: called with processes before they get TERM or KILL.
     """
 
     def __init__(
         self,
+        launch: Launch,
         table: Table,
         record: Draft,
         lease: Lease,
-        *,
-        ends: bool,
-        guards: bool,
-        grace_s: float,
-        idle_s: float | None,
         before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
-        self._idle_s, self._session = idle_s, os.getsid(0)
+        # Outside this session, such as an empty tmux, what does not use the GPUs keeps no lease,
+        # where that can be told.
+        self._idle_s = None if launch.machine.key else launch.leftover_timeout_s
+        self._session = os.getsid(0)
         self._idle_since_s: float | None = None
         self._table, self._record, self._lease = table, record, lease
-        self._ends, self._guards = ends, guards
-        self._grace_s, self._before_signal = grace_s, before_signal
+        self._ends = launch.leftovers == "end"
+        self._guards = self._ends and is_cancelled_by_kill()  # then the job ends with the launcher
+        self._grace_s, self._before_signal = launch.grace_s, before_signal
         self._companion = Companion(self._act, record.fd)
 
     def dismiss(self) -> None:

@@ -3,7 +3,7 @@
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from gpulaunch.decide.decide import used_outside
@@ -78,39 +78,20 @@ class PlaceInQueue:
     before their own. Whoever was woken and cannot start wakes the next that might.
 
     Args:
+        launch: the launch that has to wait.
         table: the allocation table, which holds the tickets.
-        write: function that makes the ticket from its id and number.
-        passes: whether it might pass tickets that want all that it could have.
-        timeout_s: seconds of the longest wait, or None for no limit.
-        warn: called with each warning.
-        first: called when the place becomes the first, with the reason to go on waiting and the
-            seconds of waiting.
-        minute: called once a minute with the seconds of waiting.
+        events: who hears how the wait goes.
         given_up: descriptor that is readable once nobody wants the place any more, or None.
 
     Attributes:
         ticket: the ticket in the table.
-        has_slept: whether sleep() has been called.
 
     Raises:
         FailedError: the ticket cannot be written.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        write: Callable[[str, int], Ticket],
-        *,
-        passes: bool,
-        timeout_s: float | None,
-        warn: Callable[[str], None],
-        first: Callable[[str, float], None],
-        minute: Callable[[float], None],
-        given_up: int | None = None,
-    ) -> None:
-        self._table, self._warn, self._given_up = table, warn, given_up
-        self._first, self._minute = first, minute
-        self._timeout_s = timeout_s
+    def __init__(self, launch: Launch, table: Table, events: Events, given_up: int | None) -> None:
+        self._launch, self._table, self._events, self._given_up = launch, table, events, given_up
         self._joined_s = self._told_s = time.monotonic()
         self._rung_s = 0.0
         self._pause_s = FIRST_LOOK_S
@@ -119,15 +100,16 @@ class PlaceInQueue:
         self._behind: tuple[str, int | None] | None = None
         self._was_woken = self._was_told_to_look = self._was_behind = self._in_queue = False
         self._woken_in_vain: set[str] = set()
-        self.has_slept = False
+        self._has_slept = False
         self._draft = table.draft()
         _waiting.add(self)
+        timeout_s = launch.wait_timeout_s
         try:
             with table.locked(float("inf") if timeout_s is None else timeout_s) as locked:
-                ticket = write(self._draft.id, locked.next_number())
+                ticket = make_ticket(launch, self._draft.id, locked.next_number())
                 locked.publish(self._draft, ticket)
                 with suppress(OSError):  # then those behind it look now and then
-                    self._bell = Bell(table.directory, ticket.id, passes=passes)
+                    self._bell = Bell(table.directory, ticket.id, passes=_might_pass_all(launch))
             self.ticket = replace(ticket, linked_ns=self._draft.changed_ns)
         except BaseException:
             _waiting.discard(self)
@@ -135,53 +117,42 @@ class PlaceInQueue:
             raise
         self._in_queue = True
 
-    def sleep(
-        self,
-        reason: str,
-        behind: Ticket | None,
-        leases: Sequence[Lease],
-        pids: Sequence[int],
-        wake_next: Callable[[Collection[str], bool], str | None],
-    ) -> None:
-        """Sleep until what keeps the request waiting may have changed.
+    def sleep(self, seen: Assessment) -> None:
+        """Sleep until what keeps the launch waiting may have changed.
 
         Args:
-            reason: why the request waits.
-            behind: the earlier request that it comes after, or None.
-            leases: live leases of the machine.
-            pids: processes that use GPUs without a lease.
-            wake_next: called before the sleep if the place was woken in vain, and now and then if
-                it is the first; it wakes the next that might start, and returns its id. Its
-                arguments are the ids of those that were woken and are still there, and whether
-                there was an event.
+            seen: the decision, which is a Wait, and the state that it rests on.
 
         Raises:
             TimedOutError: the longest wait is over.
             GivenUpError: nobody wants the place any more.
         """
-        self.has_slept = True
+        reason, behind = seen.decision.reason, seen.behind
+        if not self._has_slept:
+            self._events.waiting(reason, read_snapshot(self._launch, self._table, self.ticket))
+        self._has_slept = True
         # What is newly followed may have ended before: then decide again.
-        if self._listen_to(behind) if behind else self._follow(leases):
+        if self._listen_to(behind) if behind else self._follow(seen.snapshot.leases):
             return
         if behind is None and self._was_behind:
-            self._first(reason, time.monotonic() - self._joined_s)
+            self._events.first(reason, time.monotonic() - self._joined_s)
         self._was_behind = behind is not None
         if self._was_woken:
             self._woken_in_vain.clear()
         if self._was_woken or behind is None:  # the first also without an event: none is lost
-            woken = wake_next(self._woken_in_vain, self._was_woken)
+            woken = self._wake_next(seen, skipped=self._woken_in_vain, after_event=self._was_woken)
             self._woken_in_vain = {*self._woken_in_vain, woken} if woken else set()
         self._was_woken = self._was_told_to_look = False
         if behind:
             self._sleep_behind(behind, reason)
         else:
-            self._sleep_as_first(reason, pids)
+            self._sleep_as_first(reason, [pid for use in seen.outside for pid in use.pids])
 
     def _follow(self, leases: Sequence[Lease]) -> bool:
         """Follow the leases, as the first in the queue; return whether to decide again."""
         self._stop_listening()
         if self._watch is None:
-            self._watch = Watch(self._table.directory, self._warn)
+            self._watch = Watch(self._table.directory, self._events.warn)
         return self._watch.follow([record_name(lease) for lease in leases])
 
     def _listen_to(self, behind: Ticket) -> bool:
@@ -281,7 +252,8 @@ class PlaceInQueue:
                 self._was_told_to_look = True
         if time.monotonic() - self._told_s >= MINUTE_S:
             self._told_s = time.monotonic()
-            self._minute(self._told_s - self._joined_s)
+            with suppress(FailedError):  # a word less, and not the end of the wait
+                self._events.minute(self._told_s - self._joined_s, self._number)
         return ready
 
     def _left_s(self, reason: str) -> float:
@@ -290,12 +262,87 @@ class PlaceInQueue:
         Raises:
             TimedOutError: the longest wait is over.
         """
-        if self._timeout_s is None:
+        timeout_s = self._launch.wait_timeout_s
+        if timeout_s is None:
             return float("inf")
-        left_s = self._joined_s + self._timeout_s - time.monotonic()
+        left_s = self._joined_s + timeout_s - time.monotonic()
         if left_s <= 0:
-            raise TimedOutError(f"waited {format_duration(self._timeout_s)}: {reason}")
+            raise TimedOutError(f"waited {format_duration(timeout_s)}: {reason}")
         return left_s
+
+    def _number(self) -> int:
+        """Return the launch's place in the queue."""
+        return len(read_snapshot(self._launch, self._table, self.ticket).tickets) + 1
+
+    def wake_others(self, seen: Assessment, taken: Iterable[str]) -> None:
+        """Wake the next that might start, since what this launch wanted and did not take is free.
+
+        Args:
+            seen: its last assessment.
+            taken: UUIDs of the GPUs that it has just taken.
+        """
+        with suppress(FailedError):
+            self._wake_next(seen, taken)
+
+    def _wake_next(
+        self,
+        seen: Assessment,
+        taken: Iterable[str] = (),
+        skipped: Collection[str] = (),
+        *,
+        after_event: bool = True,
+    ) -> str | None:
+        """Wake the first of the later tickets that might start now, before this one.
+
+        After an event it wakes the next if it does not start. So one is woken for each GPU that
+        comes free, and not all who wait.
+
+        Args:
+            seen: the last assessment of this launch.
+            taken: UUIDs of the GPUs that it has just taken; none if it does not start.
+            skipped: ids of tickets that have been woken and did not start.
+            after_event: whether anything has changed that is known.
+
+        Returns:
+            The id of the ticket that was woken; None for none.
+        """
+        state = seen.state
+        topology, within = state.topology, state.within
+        busy_until_s = leased_until_s(topology, state.leases, within)
+        busy_until_s |= dict.fromkeys((*used_outside(state, busy_until_s), *taken), ENDLESS)
+        uuids = {gpu.uuid for gpu in topology.gpus}
+        scope = [uuid for uuid in uuids if within is None or uuid in within.uuids]
+        free = [uuid for uuid in scope if uuid not in busy_until_s]
+        sharers = {lease.user_id for lease in state.leases if lease.share}
+        begun = {
+            (lease.engine_job.title, lease.user_id)
+            for lease in state.leases
+            if lease.engine_job and lease.engine_job.group
+        }
+        job = self._launch.request.engine_job
+        if taken and job and job.is_divided:
+            begun.add((job.title, job.user_id))
+        if not free and not sharers and not begun:
+            return None
+        clock_s = seconds_since_boot()
+        ahead = queued(state.ahead, within) + ([] if taken else [self.ticket])
+        for_all = leaves_some(ahead, free, clock_s)  # else only those that pass, of hundreds
+
+        def is_wanted(ticket_id: str) -> bool:
+            return for_all or might_pass(self._table.directory, ticket_id)
+
+        later = (
+            one.among(uuids)
+            for one in self._table.later(self.ticket, is_wanted)
+            if _is_rival(self._launch, one)
+        )
+        found = first_to_try(
+            ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped, begun=begun
+        )
+        if found is None:
+            return None
+        ring(self._table.directory, found.id, WAKE if after_event else LOOK)
+        return found.id
 
     def take(self, locked: LockedTable) -> None:
         """Remove the ticket under the lock in which the lease is published."""
@@ -322,105 +369,15 @@ class PlaceInQueue:
         self.close_copy()
 
 
-def join_queue(launch: Launch, table: Table, events: Events, given_up: int | None) -> PlaceInQueue:
-    """Put a launch at the end of the queue.
-
-    Args:
-        launch: the launch that has to wait.
-        table: the allocation table.
-        events: who hears how the wait goes.
-        given_up: see PlaceInQueue.
-
-    Raises:
-        FailedError: the ticket cannot be written.
-    """
+def _might_pass_all(launch: Launch) -> bool:
+    """Return whether a launch might pass tickets that want all that it could have."""
     request = launch.request
-
-    def write(ticket_id: str, number: int) -> Ticket:
-        return make_ticket(launch, ticket_id, number)
-
-    def minute(waited_s: float) -> None:
-        with suppress(FailedError):  # a word less, and not the end of the wait
-            events.minute(
-                waited_s, lambda: len(read_snapshot(launch, table, place.ticket).tickets) + 1
-            )
-
-    place = PlaceInQueue(
-        table,
-        write,
-        passes=request.ends_within_s is not None
+    return (
+        request.ends_within_s is not None
         or request.is_choosy
         or bool(request.sharing)
-        or bool(request.engine_job and request.engine_job.is_divided),
-        timeout_s=launch.wait_timeout_s,
-        warn=events.warn,
-        first=events.first,
-        minute=minute,
-        given_up=given_up,
+        or bool(request.engine_job and request.engine_job.is_divided)
     )
-    return place
-
-
-def wake_next(
-    launch: Launch,
-    table: Table,
-    assessment: Assessment,
-    ticket: Ticket,
-    taken: Iterable[str] = (),
-    skipped: Collection[str] = (),
-    *,
-    after_event: bool = True,
-) -> str | None:
-    """Wake the first of the later tickets that might start now, before this one.
-
-    After an event it wakes the next if it does not start. So one is woken for each GPU that comes
-    free, and not all who wait.
-
-    Args:
-        launch: the launch that does not start now, or has just started.
-        table: the allocation table.
-        assessment: its last assessment.
-        ticket: its ticket.
-        taken: UUIDs of the GPUs that it has just taken.
-        skipped: ids of tickets that have been woken and did not start.
-        after_event: whether anything has changed that is known.
-
-    Returns:
-        The id of the ticket that was woken; None for none.
-    """
-    state = assessment.state
-    topology, within = state.topology, state.within
-    busy_until_s = leased_until_s(topology, state.leases, within)
-    busy_until_s |= dict.fromkeys((*used_outside(state, busy_until_s), *taken), ENDLESS)
-    uuids = {gpu.uuid for gpu in topology.gpus}
-    scope = [uuid for uuid in uuids if within is None or uuid in within.uuids]
-    free = [uuid for uuid in scope if uuid not in busy_until_s]
-    sharers = {lease.user_id for lease in state.leases if lease.share}
-    begun = {
-        (lease.engine_job.title, lease.user_id)
-        for lease in state.leases
-        if lease.engine_job and lease.engine_job.group
-    }
-    job = launch.request.engine_job
-    if taken and job and job.is_divided:
-        begun.add((job.title, job.user_id))
-    if not free and not sharers and not begun:
-        return None
-    clock_s = seconds_since_boot()
-    ahead = queued(state.ahead, within) + ([] if taken else [ticket])
-    for_all = leaves_some(ahead, free, clock_s)  # else only those that pass, of hundreds
-
-    def is_wanted(ticket_id: str) -> bool:
-        return for_all or might_pass(table.directory, ticket_id)
-
-    later = (one.among(uuids) for one in table.later(ticket, is_wanted) if _is_rival(launch, one))
-    found = first_to_try(
-        ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped, begun=begun
-    )
-    if found is None:
-        return None
-    ring(table.directory, found.id, WAKE if after_event else LOOK)
-    return found.id
 
 
 def _is_rival(launch: Launch, ticket: Ticket) -> bool:

@@ -101,14 +101,7 @@ class ProcessKeeper:
         """Start the job on the GPUs of its lease, as they were granted."""
         self._uuids = lease.uuids
         self._companion = LeaseCompanion(
-            self._table,
-            self._record,
-            lease,
-            ends=self._launch.leftovers == "end",
-            guards=self._launch.leftovers == "end" and is_cancelled_by_kill(),
-            grace_s=self._launch.grace_s,
-            idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
-            before_signal=self._before_signal,
+            self._launch, self._table, self._record, lease, self._before_signal
         )
         gpus = grant.gpus
         environment = job_environment(

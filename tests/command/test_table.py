@@ -21,7 +21,7 @@ from conftest import DGX, SHOW, VGG, Launcher, complaint, held, until
 from values import cases
 
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.leases import directory as host_lock
+from gpulaunch.leases import directory
 from gpulaunch.leases.directory import preferred_directory, state_directory
 from gpulaunch.process.system import boot_id
 
@@ -196,7 +196,7 @@ def test_the_host_lock_names_its_holder(
     A shared lock on a descriptor that can only be read is as good for that. With --wait it goes on
     as soon as the lock is free, or ends with its own time.
     """
-    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(directory, "LOCK_TIMEOUT_S", 0.05)
     me = pwd.getpwuid(os.getuid()).pw_name
     with host_lock_held(launcher, fcntl.LOCK_SH) as holder:
         want = f" is held for 0.05 s by pid {holder.pid} of {me} ("
@@ -240,7 +240,7 @@ def test_the_host_lock_follows_the_directory(
     """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(described=True, warn=print)
-    real = host_lock.lock_in_time
+    real = directory.lock_in_time
     replaced = []
 
     def replace_then_lock(descriptor: int, *others: Any) -> bool:
@@ -249,7 +249,7 @@ def test_the_host_lock_follows_the_directory(
             launcher.state.mkdir()
         return real(descriptor, *others)
 
-    monkeypatch.setattr(host_lock, "lock_in_time", replace_then_lock)
+    monkeypatch.setattr(directory, "lock_in_time", replace_then_lock)
     with table.locked() as locked:
         assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
 
