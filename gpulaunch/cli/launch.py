@@ -9,14 +9,18 @@ from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
+from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
+from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.launch import Acquired, Events, Launch
-from gpulaunch.launch.listeners import LaunchInHistory
+from gpulaunch.launch.listeners import LaunchInHistory, notifiers_of
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Given, Options
+from gpulaunch.launch.outside_use import see_again
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
+from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.job import exit_like, exit_status
@@ -40,8 +44,6 @@ def main(given: Given, command: Sequence[str]) -> int:
         given: options by name.
         command: argv of the job; it may be empty for a decision.
     """
-    from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo  # late: not for docker
-
     if command:
         refuse_sudo(command)
         warning = explain_hand_over(command, os.environ)
@@ -125,7 +127,6 @@ def _run(
         if told:
             reporter.announce(told)
         if before:
-            from gpulaunch.launch.outside_use import see_again
             from gpulaunch.launch.past import wait_for_predecessors
 
             wait_for_predecessors(before, reporter.warn, reporter.comes_after)
@@ -189,9 +190,7 @@ class Reporter(Warner):
             self._history = LaunchInHistory(launch, [one.text for one in before])
             self._listeners.append(self._history)
         if launch.notify:
-            from gpulaunch.launch import listeners as notify  # late: few launches do
-
-            self._listeners += notify.notifiers_of(launch, launch.notify)
+            self._listeners += notifiers_of(launch, launch.notify)
         if launch.recorded_in or options.record_to:
             from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
@@ -236,8 +235,6 @@ class Reporter(Warner):
         for listener in self._listeners:
             listener.waiting(reason, seen)
         if self._talks:
-            from gpulaunch.leases.holders import who_has_what  # late: most start at once
-
             if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
                 from gpulaunch.launch.predict import predicted_start
 
@@ -309,16 +306,12 @@ class Reporter(Warner):
 
 
 def _duration(seconds: float) -> str:
-    from gpulaunch.files.units import format_duration  # late: few launches wait
-
     return format_duration(int(seconds))
 
 
 def _say_granted(launch: Launch, acquired: Acquired[Any]) -> None:
     share = ""
     if acquired.lease.share:
-        from gpulaunch.files.units import format_size  # late: few launches share
-
         memory = format_size(acquired.lease.share.client.demand.memory_bytes)
         share = (
             f"; to be shared: {acquired.lease.share.sm_percentage} % of the SMs, {memory} on each"

@@ -1,24 +1,23 @@
 """The assessment of a launch: the decision that it would get on the machine as it is now."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.launch.outside_use import see_again
+from gpulaunch.launch.outside_use import name_strays, see_again
+from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.environment import in_sight
+from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
-
-if TYPE_CHECKING:  # few launches share, and described machines load no driver
-    from gpulaunch.machine.driver import OutsideUse
 
 
 class Assessment(Record):
@@ -34,7 +33,7 @@ class Assessment(Record):
     decision: Decision
     state: State
     snapshot: Snapshot
-    outside: "Sequence[OutsideUse]"
+    outside: Sequence[OutsideUse]
 
     @property
     def behind(self) -> Ticket | None:
@@ -103,7 +102,7 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
 def assess(
     launch: Launch,
     snapshot: Snapshot,
-    outside: "Sequence[OutsideUse]",
+    outside: Sequence[OutsideUse],
 ) -> Assessment:
     """Decide on a snapshot of the table and the use of GPUs outside gpulaunch.
 
@@ -113,11 +112,7 @@ def assess(
         outside: use of GPUs that no lease explains.
     """
     within = launch.within if launch.within in snapshot.leases else None
-    uses = outside
-    if outside:
-        from gpulaunch.launch.outside_use import name_strays  # late: often nothing is in use
-
-        uses = name_strays(launch.machine.topology, outside, snapshot.leases)
+    uses = name_strays(launch.machine.topology, outside, snapshot.leases) if outside else ()
     state = State(
         launch.machine.topology,
         snapshot.leases,
@@ -130,21 +125,16 @@ def assess(
     return Assessment(decision, state, snapshot, outside)
 
 
-def drained_uses(topology: Topology, snapshot: Snapshot) -> "tuple[OutsideUse, ...]":
+def drained_uses(topology: Topology, snapshot: Snapshot) -> tuple[OutsideUse, ...]:
     """Return the GPUs of a machine that are drained, as use of them."""
     if not snapshot.drained:
         return ()
-    from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
-    from gpulaunch.machine.driver import OutsideUse
-
     found = drains_by_gpu(topology, snapshot.drained)
     return tuple(OutsideUse(uuid, drain.text, state="drained") for uuid, drain in found.items())
 
 
 def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWaitError:
     """Return the error of a launch that does not wait; its notes say who has the GPUs now."""
-    from gpulaunch.leases.holders import who_has_what  # late: most launches start at once
-
     problem = WouldWaitError(reason, hint)
     seen = read_snapshot(launch, table, None)
     problem.__notes__ = who_has_what(launch.machine.topology, seen, launch.within)

@@ -8,7 +8,13 @@ from typing import Any
 from gpulaunch.containers.asked import VISIBLE, AskedContainer, container_variables
 from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
+from gpulaunch.containers.docker.create import (
+    asked_container,
+    asked_gpus,
+    check_sharing,
+    with_gpus,
+    with_mps,
+)
 from gpulaunch.containers.docker.line import TLS_VARIABLES
 from gpulaunch.containers.door import Door, Ended, NotHereError
 from gpulaunch.containers.engine import NO_WAY, Info
@@ -156,8 +162,6 @@ class DockerPorter(ContainerLeases):
                 return None
             return with_gpus(document, (), NO_WAY, DEFAULT_DRIVER, {}, {}), lambda _: None
         if shares(launch):
-            from gpulaunch.containers.docker.create import check_sharing  # late: few share
-
             user = image.user if image else None
             security = (self._info or self.client.info()).security
             ids = os.geteuid(), os.getegid()
@@ -198,8 +202,6 @@ class DockerPorter(ContainerLeases):
         found = with_gpus(document, uuids, way, driver, variables, labels)
         if lease.share is None:
             return found
-        from gpulaunch.containers.docker.create import with_mps  # late: few share
-
         return with_mps(found, lease.share)
 
     def start(self, container: str, gone: int) -> Ended | None:

@@ -12,9 +12,10 @@ from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.companions import LeaseCompanion
+from gpulaunch.launch.companions import LeaseCompanion, without_mps
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.holders import nested_processes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -176,8 +177,6 @@ class ProcessKeeper:
 
     def _prepare_for_signal(self, number: int) -> None:
         """Announce a signal for the job, which may pass it on to its children."""
-        from gpulaunch.leases.holders import nested_processes  # late: few jobs need it
-
         others = self.pids() - nested_processes(self._table, self._record.id)
         self._take_off_mps(reached_by(number, {self._job.pid}, others), number)
 
@@ -253,9 +252,6 @@ class ProcessKeeper:
         earlier = self._earlier_pids()
         if not descendants(earlier):
             return set()
-        from gpulaunch.launch.companions import without_mps  # late: few jobs leave anything
-        from gpulaunch.leases.holders import nested_processes
-
         found = descendants(nested_processes(self._table, lease.id) | earlier)
         return without_mps({pid for pid in found if not is_companion(pid)})
 

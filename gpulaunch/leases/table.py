@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, WouldWaitError
 from gpulaunch.leases.directory import HostLock, directory_failed, open_directory, state_directory
+from gpulaunch.leases.drain import read_drain
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
@@ -472,8 +473,6 @@ def _drains(directory_fd: int, names: Iterable[str]) -> "tuple[Drain, ...]":
     marks = [name for name in names if name.startswith(DRAINED_PREFIX)]
     if not marks:
         return ()
-    from gpulaunch.leases.drain import read_drain  # late: few machines have a mark
-
     return tuple(mark for name in marks if (mark := read_drain(directory_fd, name)))
 
 

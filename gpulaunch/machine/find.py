@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.files import own_cache
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig
@@ -211,8 +212,6 @@ _CACHE = "gpulaunch.topology.json"
 
 def load_cached(driver: str, fingerprint: str) -> Topology | None:
     """Return the topology cached under the driver's fingerprint; None if none may be used."""
-    from gpulaunch.files import own_cache  # late: described machines do without a cache
-
     try:
         document = own_cache.load(_CACHE, MAX_AGE_S)
         if document["key"] != _cache_key(driver, fingerprint):
@@ -224,15 +223,11 @@ def load_cached(driver: str, fingerprint: str) -> Topology | None:
 
 def store_cached(fingerprint: str, topology: Topology) -> None:
     """Store a topology; if that fails, the machine is read again the next time."""
-    from gpulaunch.files import own_cache
-
     key = _cache_key(topology.driver, fingerprint)
     own_cache.store(_CACHE, {"key": key, "topology": to_rows(topology)})
 
 
 def _forget_cached() -> None:
-    from gpulaunch.files import own_cache
-
     with suppress(OSError):
         os.unlink(own_cache.path_of(_CACHE))
 
@@ -243,8 +238,6 @@ def one_at_a_time() -> Iterator[None]:
 
     They wait for LOCK_TIMEOUT_S at most, and not at all where no lock can be made.
     """
-    from gpulaunch.files import own_cache
-
     with ExitStack() as stack:
         with suppress(OSError):
             path = f"{own_cache.path_of(_CACHE)}.lock"
