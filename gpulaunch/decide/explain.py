@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, State
 from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s, leases_to_avoid
-from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
+from gpulaunch.decide.request import Request, Wishes, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
 from gpulaunch.placement.fabric import UNIT
@@ -286,10 +286,10 @@ def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
         if getattr(wishes, field) != getattr(nothing, field):
             without = replace(wishes, **{field: getattr(nothing, field)})
             yield f"drop {option}", replace(request, wishes=without)
-    if POLICIES[request.policy].waits_for_utility and request.utility.least:
+    if POLICIES[request.policy].waits_for_utility and request.least_utility:
         yield (
             "drop -o min_utility",
-            replace(request, utility=replace(request.utility, least=UtilityTerms().least)),
+            replace(request, least_utility=0.0),
         )
     for constraint in request.constraints:
         others = tuple(other for other in request.constraints if other is not constraint)

@@ -226,7 +226,7 @@ def expected_slowdown(
     Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
         interference grows, so that minimising it would seek interference.
     """
-    slowdowns = request.utility.slowdowns
+    slowdowns = request.slowdowns
     if not slowdowns:
         return {}
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
@@ -341,9 +341,9 @@ def pose_problem(
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
-        weights=request.utility.weights,
+        weights=request.weights,
         slowdown=expected_slowdown(request, topology, leases),
-        least_utility=request.utility.least,
+        least_utility=request.least_utility,
         begun=latest_starts(topology, leases) if goes_by_utility else {},
         scope=None if scope is None else [gpu.index for gpu in scope],
         rank_order=[gpu.index for uuid in order for gpu in topology.gpus if gpu.uuid == uuid],
@@ -364,7 +364,7 @@ def choose(
     if placement is None:
         untried = "; there are too many sets to try them all" if problem.too_many else ""
         return Unfit(explain_unmet(request, problem.count, problem, machine) + untried)
-    least = request.utility.least
+    least = request.least_utility
     waits = POLICIES[request.policy].waits_for_utility
     if not waits or placement.utility is None or placement.utility >= least:
         return placement

@@ -65,21 +65,6 @@ class Wishes(Record):
     host_gb_per_s: float = 0.0
 
 
-class UtilityTerms(Record):
-    """The utility terms of a job, for the policies that use them (topo-aware-sc17).
-
-    Attributes:
-        least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
-        weights: weights of communication, interference and fragmentation.
-        slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
-            this one; 0.1 is 10 %.
-    """
-
-    least: float = 0.0
-    weights: Weights = Weights()
-    slowdowns: Mapping[str, tuple[float, float]] = {}
-
-
 def weights_of(communication: float, interference: float, fragmentation: float) -> Weights:
     """Return weights that sum to 1, from any three numbers of 0 or more that are not all 0.
 
@@ -155,7 +140,11 @@ class Request(Record):
         bandwidth_model: name of the effective-bandwidth model.
         constraints: each narrows the choice of GPUs.
         wishes: what the chosen GPUs must be together.
-        utility: what policies that go by utility ask besides.
+        least_utility: under this utility, 0 to 1, a policy that waits for utility lets the job wait
+            (topo-aware-sc17).
+        weights: weights of communication, interference and fragmentation in that utility.
+        slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
+            this one; 0.1 is 10 %.
         profile: name of the profile, or None.
         name: the name that the user gave the job, or None.
         assumed: fields above that neither the user nor a profile set.
@@ -175,7 +164,9 @@ class Request(Record):
     bandwidth_model: str
     constraints: tuple[Constraint, ...] = ()
     wishes: Wishes = Wishes()
-    utility: UtilityTerms = UtilityTerms()
+    least_utility: float = 0.0
+    weights: Weights = Weights()
+    slowdowns: Mapping[str, tuple[float, float]] = {}
     profile: str | None = None
     name: str | None = None
     assumed: tuple[str, ...] = ()
@@ -189,7 +180,7 @@ class Request(Record):
     @property
     def is_choosy(self) -> bool:
         """Return whether it may wait although enough GPUs are free that suit it one by one."""
-        waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
+        waits_for_utility = POLICIES[self.policy].waits_for_utility and self.least_utility > 0
         return self.wishes != Wishes() or waits_for_utility
 
 

@@ -89,7 +89,7 @@ def request_of(
         bandwidth_model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         constraints=tuple(_read_constraints(options, profile, topology, visible)),
         wishes=wishes,
-        utility=_read_utility(options, profile, policy),
+        **_read_utility(options, profile, policy),
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
@@ -142,17 +142,18 @@ def _read_wishes(options: Options, topology: Topology, count: int | None) -> req
     return wishes
 
 
-def _read_utility(options: Options, profile: Profile, policy: str) -> requests.UtilityTerms:
+def _read_utility(options: Options, profile: Profile, policy: str) -> dict[str, Any]:
+    """Return what a policy that goes by utility asks besides, by the fields of the request."""
     weights = options.utility_weights  # read, and so checked, whatever the policy
     if not POLICIES[policy].goes_by_utility:
-        return requests.UtilityTerms()
+        return {}
     from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
-    return requests.UtilityTerms(
-        least=options.min_utility or 0.0,
-        weights=weights or Weights(),
-        slowdowns=slowdowns_both_ways(profile) if profile.name else {},
-    )
+    return {
+        "least_utility": options.min_utility or 0.0,
+        "weights": weights or Weights(),
+        "slowdowns": slowdowns_both_ways(profile) if profile.name else {},
+    }
 
 
 def _read_constraints(

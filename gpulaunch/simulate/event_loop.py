@@ -171,7 +171,7 @@ class _Simulation:
         for kind, jobs in same.items():
             admitted = admitted_gpus(jobs[0].request, self._topology)
             self._admitted[kind] = tuple(gpu.uuid for gpu in admitted)
-            hardest = max(jobs, key=lambda job: job.request.utility.least)
+            hardest = max(jobs, key=lambda job: job.request.least_utility)
             decision = decide(hardest.request, State(self._topology))
             if isinstance(decision, Refuse):
                 name = f"job {hardest.id} ({printable(hardest.name)})"
@@ -251,7 +251,7 @@ class _Simulation:
 
     def _begin(self, job: SimulatedJob, machine: int, found: Found, now: float) -> None:
         utility = None
-        if job.request.utility.least:
+        if job.request.least_utility:
             utility = self._machines.utility(job, machine, found)
         lease = replace(
             found.lease,

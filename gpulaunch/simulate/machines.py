@@ -98,7 +98,7 @@ class SimulatedMachines:
         requests = list(requests)
         self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
-        self._profiles = self._names or any(request.utility.slowdowns for request in requests)
+        self._profiles = self._names or any(request.slowdowns for request in requests)
         self.sharing = any(request.sharing for request in requests)
         self.timed = False
         for request in requests:
@@ -117,7 +117,7 @@ class SimulatedMachines:
         """Return a number that is equal for requests alike but for least utility and time limit."""
         like = replace(
             request,
-            utility=replace(request.utility, least=0.0),
+            least_utility=0.0,
             name=request.name if self._names else None,
             ends_within_s=None,
         )
@@ -181,7 +181,7 @@ class SimulatedMachines:
         else:
             memory = self._found.setdefault((kind, ahead.summary, state), _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
-        least = job.request.utility.least if patient else 0.0
+        least = job.request.least_utility if patient else 0.0
         known, found = memory.look_up(least)
         if not known:
             leases = list(self.all[number].leases.values())

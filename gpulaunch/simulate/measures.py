@@ -162,7 +162,7 @@ def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJo
         quality=(scores.aggregate_bandwidth or 0.0) / ideal if ideal else None,
         nvlink_ring=yardstick.has_nvlink_ring(frozenset(stay.gpus)) if ideal else None,
         slowdown=(stay.ended_s - stay.started_s) / job.duration_s,
-        violates=(stay.utility is not None and stay.utility < request.utility.least - _SLO_ROUNDING)
+        violates=(stay.utility is not None and stay.utility < request.least_utility - _SLO_ROUNDING)
         or (got is not None and got < request.wishes.least_gb_per_s - _SLO_ROUNDING),
     )
 

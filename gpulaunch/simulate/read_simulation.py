@@ -90,7 +90,7 @@ class TraceReader:
         if request.sharing:  # others see its name
             request, profile = self._read_once((said, entry.name), entry, common)
         if least is not None:
-            request = replace(request, utility=replace(request.utility, least=float(least)))
+            request = replace(request, least_utility=float(least))
         return request, profile
 
     def _read_once(
@@ -132,7 +132,7 @@ def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Pr
         for name, other in brought.items()
     }
     slowdowns = {
-        **request.utility.slowdowns,
+        **request.slowdowns,
         **{name: pair for name, pair in met.items() if any(pair)},
     }
-    return replace(request, utility=replace(request.utility, slowdowns=slowdowns))
+    return replace(request, slowdowns=slowdowns)

@@ -88,7 +88,7 @@ class TimeModel:
         self, request: Request, lease: Lease, company: Sequence[Lease]
     ) -> float:
         """Return the worst slowdown measured beside jobs on its sockets (topo-aware-sc17 4.2)."""
-        slowdowns: Mapping[str, tuple[float, float]] = request.utility.slowdowns
+        slowdowns: Mapping[str, tuple[float, float]] = request.slowdowns
         if not slowdowns:
             return 0.0
         sockets = self._sockets(lease)

@@ -10,7 +10,7 @@ from values import machine as load
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State
-from gpulaunch.decide.request import Request, UtilityTerms, Wishes, admit_only
+from gpulaunch.decide.request import Request, Wishes, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.problem import Weights
@@ -51,9 +51,7 @@ def beside(request: Request, machine: Topology, *leases: Lease) -> list[int] | s
 
 
 def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Request:
-    return replace(
-        asking(gpus), policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns)
-    )
+    return replace(asking(gpus), policy="topo_aware_p", least_utility=least, slowdowns=slowdowns)
 
 
 ACROSS = admit_only(MINSKY, ["0", "2"], "")
@@ -197,8 +195,7 @@ def test_least_utility_beside_others() -> None:
 
 def test_least_utility_comes_before_the_system() -> None:
     """Where the system's best is of too little use to the job, it gets the best for itself."""
-    terms = UtilityTerms(least=0.5, weights=Weights(0.05, 0.0, 0.95))
-    request = replace(patient(0.5), utility=terms)
+    request = replace(patient(0.5), weights=Weights(0.05, 0.0, 0.95))
     assert answer(replace(request, policy="topo_aware"), PCIE8, (1, 2, 3)) == [0, 4]
     assert answer(request, PCIE8, (1, 2, 3)) == [4, 5]
 

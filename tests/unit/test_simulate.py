@@ -13,7 +13,7 @@ import gpulaunch
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.request import Constraint, Request, Sharing, UtilityTerms
+from gpulaunch.decide.request import Constraint, Request, Sharing
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import POLICIES
@@ -178,10 +178,9 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str) -> None:
     """Starts are decide()'s, too, where some jobs need utility and neighbours slow them down."""
     jobs = []
     for one in generated(seed=1, count=20):
-        utility = one.request.utility
+        asked = one.request
         if one.id % 3 == 0:
-            utility = replace(utility, least=0.0)
-        asked = replace(one.request, utility=utility)
+            asked = replace(asked, least_utility=0.0)
         jobs.append(replace(one, arrival_s=one.arrival_s / 3, request=asked))
     for queue in ("backfill", "first_fit"):
         rules = Rules(policy, "cut", queue=queue)
@@ -192,7 +191,7 @@ def asking(number: int, gpus: int, arrival_s: float, least: float, *only: int) -
     """Make a job of 5 s that needs a utility, a long one if it must have certain GPUs."""
     uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
     one = job(number, gpus, arrival_s, 100.0 if only else 5.0, sensitive=True, only=uuids)
-    return replace(one, request=replace(one.request, utility=UtilityTerms(least=least)))
+    return replace(one, request=replace(one.request, least_utility=least))
 
 
 TOLD_APART = {
@@ -311,7 +310,7 @@ def test_slow_links_make_sensitive_jobs_slower(
 def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
     """A job speeds up once its noisy neighbour has left; with `lasting` it stays slow."""
     quiet, noisy = (
-        replace(job(0, 1, 0, 1).request, profile=name, utility=UtilityTerms(slowdowns=slowdowns))
+        replace(job(0, 1, 0, 1).request, profile=name, slowdowns=slowdowns)
         for name, slowdowns in (("quiet", {"noisy": (0.5, 0.0)}), ("noisy", {"quiet": (0.0, 0.5)}))
     )
     jobs = [SimulatedJob(0, "quiet", quiet, 0.0, 10.0), SimulatedJob(1, "noisy", noisy, 2.0, 3.0)]
