@@ -5,29 +5,36 @@ first. Each connection carries one request (Connection: close), so that no answe
 know where it ends, and streams that leave HTTP behind pass like any other.
 """
 
+import errno
 import json
 import os
 import re
 import select
 import signal
 import socket
+import time
 from _thread import start_new_thread
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from gpulaunch.containers.docker.client import percent_encode
-from gpulaunch.errors import GpulaunchError, call_failed
+from gpulaunch.errors import GpulaunchError, UsageError, call_failed
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 
 _CREATES = re.compile(r"(?:/v[\d.]+)?/containers/create")
 _STARTS = re.compile(r"(?:/v[\d.]+)?/containers/([^/]+)/(?:start|restart)")
+_ENDS = re.compile(r"(?:/v[\d.]+)?/containers/[^/]+")
 _PIECE_BYTES = 1 << 16
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_BODY_BYTES = 64 << 20
 _STATUSES = {2: "400 Bad Request", 75: "409 Conflict", 124: "409 Conflict"}
 _FAILED = "500 Internal Server Error"
 _NAME = "gpulaunch.door."
+_GONE = select.POLLHUP | select.POLLERR
+_BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_BUSY_S = 0.1
+_LAST_INPUT_S = 60.0
 
 Ended = Callable[[str | None], object]
 """Called with the container that was made or started; None if the engine has refused it."""
@@ -56,6 +63,9 @@ class Porter(Protocol):
     def start(self, container: str, gone: int) -> Ended | None:
         """Hear that a container, by name or id, is to be started; None if that needs nothing."""
 
+    def removed(self) -> None:
+        """Hear that a container may have been removed."""
+
 
 class Door:
     """A socket before an engine's own, in a directory that only its user can enter.
@@ -82,7 +92,7 @@ class Door:
         try:
             os.mkdir(self._directory, 0o700)
             self._listener.bind(f"{self._directory}/new")
-            self._listener.listen(128)
+            self._listener.listen(4096)
             # Only now: until it listens, others take it for that of a launcher that was killed.
             os.rename(f"{self._directory}/new", path)
         except OSError as problem:
@@ -116,8 +126,11 @@ class Door:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError as problem:
+                if problem.errno not in _BUSY:  # it is closed
+                    return
+                time.sleep(_BUSY_S)
+                continue
             _start_thread(self._attend, client)
 
     def _attend(self, client: socket.socket) -> None:
@@ -141,11 +154,13 @@ class Door:
 
     def _handle(self, client: socket.socket, head: bytes, rest: bytes) -> None:
         line, *fields = head.decode("latin-1").split("\r\n")
-        method, path = (*line.split(" "), "")[:2]
-        path = path.partition("?")[0]
-        leaves_http = bool(_value(fields, "upgrade"))
-        if not leaves_http:
-            fields = [*_without(fields, "connection"), "Connection: close"]
+        method, target = (*line.split(" "), "")[:2]
+        path = _path_in(target)
+        if "100-continue" in _value(fields, "expect").lower():
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # Whatever leaves HTTP does so in answer to one request; any other ends the connection.
+        closing = "Upgrade, close" if _value(fields, "upgrade") else "close"
+        fields = [*_without(fields, "connection", "expect"), f"Connection: {closing}"]
         ended: Ended | None = None
         if method == "POST" and _CREATES.fullmatch(path):
             rest = _read_body(client, fields, rest)
@@ -157,12 +172,15 @@ class Door:
             fields = _without(fields, "transfer-encoding", "content-length")
             fields.append(f"Content-Length: {len(rest)}")
         elif method == "POST" and (found := _STARTS.fullmatch(path)):
-            ended = self._porter.start(found[1], client.fileno())
+            with _end_of(client) as gone:
+                ended = self._porter.start(found[1], gone)
         request = "\r\n".join([line, *fields, "", ""]).encode("latin-1") + rest
         if ended is None:
             with self._connect() as engine:
                 engine.sendall(request)
-                _splice(client, engine, leaves_http=leaves_http)
+                _Relay(client, engine).run()
+            if method == "DELETE" and _ENDS.fullmatch(path):
+                self._porter.removed()
             return
         container = None
         try:
@@ -175,9 +193,12 @@ class Door:
     def _create(self, client: socket.socket, body: bytes) -> tuple[bytes, Ended | None]:
         try:
             document = json.loads(body)
-        except ValueError:  # the engine will say so
+        except (ValueError, RecursionError):  # the engine will say so
             return body, None
-        changed = self._porter.create(document, client.fileno())
+        if not isinstance(document, dict):
+            return body, None
+        with _end_of(client) as gone:
+            changed = self._porter.create(document, gone)
         if changed is None:
             return body, None
         return json.dumps(changed[0]).encode(), changed[1]
@@ -220,6 +241,7 @@ def _sweep() -> None:
         directory = f"{place}/{name}"
         with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             if os.lstat(directory).st_uid == os.geteuid():
+                probe.setblocking(False)  # a launcher that is stopped lets nobody in
                 try:
                     probe.connect(f"{directory}/docker.sock")
                 except ConnectionRefusedError:
@@ -253,30 +275,67 @@ def _read_head(sender: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _read_body(client: socket.socket, fields: Sequence[str], rest: bytes) -> bytes:
-    """Return the whole body of a request, of which a part has come already."""
+    """Return the whole body of a request, of which a part has come already.
 
-    def more() -> bytes:
-        part = client.recv(_PIECE_BYTES)
-        if not part or len(rest) > _MOST_BODY_BYTES:
-            raise ConnectionAbortedError
-        return part
+    Raises:
+        UsageError: it is too long, or its length is no number.
+    """
+    came = bytearray(rest)
 
-    if "chunked" not in _value(fields, "transfer-encoding").lower():
-        length = int(_value(fields, "content-length") or 0)
-        while len(rest) < length:
-            rest += more()
-        return rest[:length]
-    body = b""
-    while True:
-        while b"\r\n" not in rest:
-            rest += more()
-        size, _, rest = rest.partition(b"\r\n")
-        length = int(size.partition(b";")[0], 16)
-        while len(rest) < length + 2:
-            rest += more()
-        body, rest = body + rest[:length], rest[length + 2 :]
-        if length == 0:
-            return body
+    def read(least: int) -> None:
+        while len(came) < least:
+            part = client.recv(_PIECE_BYTES)
+            if not part:
+                raise ConnectionAbortedError
+            came.extend(part)
+            _check_length(len(came))
+
+    try:
+        if "chunked" not in _value(fields, "transfer-encoding").lower():
+            length = _check_length(int(_value(fields, "content-length") or 0))
+            read(length)
+            return bytes(came[:length])
+        body = bytearray()
+        while True:
+            while b"\r\n" not in came:
+                read(len(came) + 1)
+            size, _, _ = came.partition(b"\r\n")
+            length = int(size.partition(b";")[0], 16)
+            _check_length(len(body) + length)
+            begin = len(size) + 2
+            read(begin + length + 2)
+            body += came[begin : begin + length]
+            del came[: begin + length + 2]
+            if length == 0:
+                return bytes(body)
+    except ValueError:
+        raise UsageError("the length of the request's body is no number") from None
+
+
+def _check_length(length: int) -> int:
+    if not 0 <= length <= _MOST_BODY_BYTES:
+        raise UsageError(f"the request has more than {_MOST_BODY_BYTES >> 20} MiB")
+    return length
+
+
+@contextmanager
+def _end_of(client: socket.socket) -> Iterator[int]:
+    """Yield a descriptor that is readable once a client has gone, and not when it sends more."""
+    with select.epoll() as gone:
+        gone.register(client, 0)
+        yield gone.fileno()
+
+
+def _path_in(target: str) -> str:
+    """Return the path of a request, which may be written as a URL, and with escapes."""
+    path = target.partition("?")[0]
+    if "://" in path:
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    if "%" in path:
+        from urllib.parse import unquote  # late: hardly any client escapes one
+
+        path = unquote(path)
+    return path
 
 
 def _name(field: str) -> str:
@@ -312,52 +371,100 @@ def _container_in(answer: bytes, path: str) -> str | None:
 def _closing(answer: bytes) -> bytes:
     """Return an answer that says that the connection ends with it; nothing of a part of a head.
 
-    Not every engine repeats that, and a client would send its next request to nobody.
+    Not every engine repeats that, and a client would send its next request to nobody. An answer
+    that leaves HTTP stays as it is.
     """
     head, blank_line, rest = answer.partition(b"\r\n\r\n")
+    if head.split(b" ")[1:2] == [b"101"]:
+        return answer if blank_line else b""
     line, *fields = head.decode("latin-1").split("\r\n")
     fields = [*_without(fields, "connection"), "Connection: close"]
     said = "\r\n".join([line, *fields, "", ""]).encode("latin-1")
     return said + rest if blank_line else b""
 
 
-def _splice(client: socket.socket, engine: socket.socket, *, leaves_http: bool) -> None:
-    """Pass bytes in both directions until the engine has closed, or the client has gone.
+class _Relay:
+    """Passes bytes between a client and the engine, until both directions have ended.
 
-    The end of what the client sends, as of a container's input, is passed on as that: the engine's
-    answer still comes. Only a socket that is closed in both directions hangs up.
+    The end of what one of them sends, as of a container's input or output, is passed on as that:
+    the other may go on. What a client has sent before it closed still reaches the engine. The
+    client's socket is closed only after the engine's: one that is closed with unread input in it
+    is a broken connection to the client, whatever the engine's last word was.
     """
-    client.setblocking(False)
-    engine.setblocking(False)
-    to_client = to_engine = head = b""
-    has_head, client_sends, engine_sends = leaves_http, True, True
-    while engine_sends or to_client:
+
+    def __init__(self, client: socket.socket, engine: socket.socket) -> None:
+        client.setblocking(False)
+        engine.setblocking(False)
+        self._client, self._engine = client, engine
+        self._to_client = self._to_engine = self._head = b""
+        self._has_head, self._client_sends, self._engine_sends = False, True, True
+        self._client_is_there = self._engine_is_there = True
+
+    def run(self) -> None:
+        """Pass everything."""
+        while True:
+            of_client, of_engine = self._wait()
+            if of_client & _GONE:
+                self._client_is_there, self._to_client = False, b""
+            if of_engine & _GONE and not self._to_engine:
+                self._engine_is_there = False
+            self._pass_down(of_client, of_engine)
+            self._pass_up(of_client, of_engine)
+            if self._is_over():
+                return
+
+    def _is_over(self) -> bool:
+        if self._client_sends or self._to_engine:
+            return not self._engine_is_there and not (self._engine_sends or self._to_client)
+        return not self._client_is_there or not (self._engine_sends or self._to_client)
+
+    def _wait(self) -> tuple[int, int]:
+        """Wait until one of the two is ready for what is to be done; return what each is."""
+        if not self._client_is_there and self._client_sends and not self._to_engine:
+            return select.POLLIN, 0  # what it has sent is there
         ends = select.poll()
-        reads = select.POLLIN if client_sends and not to_engine else 0
-        ends.register(client, reads | (select.POLLOUT if to_client else 0))
-        if not to_client or to_engine:  # one that has closed is always ready
-            reads = 0 if to_client else select.POLLIN
-            ends.register(engine, reads | (select.POLLOUT if to_engine else 0))
-        ready = dict(ends.poll())
-        of_client, of_engine = (ready.get(one.fileno(), 0) for one in (client, engine))
-        if of_client & (select.POLLHUP | select.POLLERR) and not of_client & select.POLLIN:
-            return
-        if to_client and of_client & select.POLLOUT:
-            to_client = to_client[client.send(to_client) :]
-        elif not to_client and of_engine & ~select.POLLOUT:
-            to_client = engine.recv(_PIECE_BYTES)
-            engine_sends = bool(to_client)
-            if not has_head:
-                head += to_client
-                to_client = _closing(head)
-                has_head = bool(to_client)
-        if to_engine and of_engine & ~select.POLLIN:
-            sent = len(to_engine)
+        if self._client_is_there:
+            reads = select.POLLIN if self._client_sends and not self._to_engine else 0
+            ends.register(self._client, reads | (select.POLLOUT if self._to_client else 0))
+        if not self._to_client or self._to_engine:  # one that has closed is always ready
+            reads = select.POLLIN if self._engine_sends and not self._to_client else 0
+            ends.register(self._engine, reads | (select.POLLOUT if self._to_engine else 0))
+        limit_s = None if self._client_is_there or self._engine_sends else _LAST_INPUT_S
+        ready = dict(ends.poll(limit_s and limit_s * 1000))
+        if not ready:  # nobody listens, and the engine takes nothing more
+            self._to_engine, self._client_sends = b"", False
+        return ready.get(self._client.fileno(), 0), ready.get(self._engine.fileno(), 0)
+
+    def _pass_down(self, of_client: int, of_engine: int) -> None:
+        """Pass on what the engine sends."""
+        if self._to_client and of_client & select.POLLOUT:
+            with suppress(BrokenPipeError):  # poll() will tell that it has gone
+                self._to_client = self._to_client[self._client.send(self._to_client) :]
+        elif self._engine_sends and not self._to_client and of_engine & ~select.POLLOUT:
+            part = b""
+            with suppress(ConnectionError):  # it has ended without reading all of its input
+                part = self._engine.recv(_PIECE_BYTES)
+            self._engine_sends = bool(part)
+            if not self._has_head:
+                self._head += part
+                part = _closing(self._head)
+                self._has_head = bool(part)
+            self._to_client = part if self._client_is_there else b""
+        if self._client_is_there and not (self._engine_sends or self._to_client):
+            with suppress(OSError):
+                self._client.shutdown(socket.SHUT_WR)
+
+    def _pass_up(self, of_client: int, of_engine: int) -> None:
+        """Pass on what the client sends."""
+        if self._to_engine and of_engine & ~select.POLLIN:
+            sent = len(self._to_engine)
             with suppress(ConnectionError):  # it takes no more, but may have said more
-                sent = engine.send(to_engine)
-            to_engine = to_engine[sent:]
-        elif of_client & select.POLLIN:
-            to_engine = client.recv(_PIECE_BYTES)
-            client_sends = bool(to_engine)
-            if not client_sends:
-                engine.shutdown(socket.SHUT_WR)
+                sent = self._engine.send(self._to_engine)
+            self._to_engine = self._to_engine[sent:]
+        elif self._client_sends and not self._to_engine and of_client & select.POLLIN:
+            with suppress(ConnectionError):
+                self._to_engine = self._client.recv(_PIECE_BYTES)
+            self._client_sends = bool(self._to_engine)
+            if not self._client_sends:
+                with suppress(OSError):
+                    self._engine.shutdown(socket.SHUT_WR)

@@ -11,6 +11,7 @@ from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.create import (
     asked_container,
     asked_gpus,
+    canonical,
     check_sharing,
     with_gpus,
     with_mps,
@@ -134,16 +135,17 @@ class DockerPorter(ContainerLeases):
 
     def _create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
         try:
+            document = canonical(document)
             if self._has_lease_already(document):
                 return None
             container = asked_container(document, self._title)
+            image = self.client.image(container.image)
+            nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
+            asked = asked_gpus(document, container, nv_gpu, image, self._alias)
         except (TypeError, AttributeError):  # it is no request, as the engine will say
             return None
         if PROJECT_LABEL in (document.get("Labels") or {}):  # compose is not attached to it alone
             container = replace(container, attached=False)
-        image = self.client.image(container.image)
-        nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
-        asked = asked_gpus(document, container, nv_gpu, image, self._alias)
         if asked is None and not self._fills:
             return None
         launch = read_container_launch(
@@ -207,17 +209,30 @@ class DockerPorter(ContainerLeases):
     def start(self, container: str, gone: int) -> Ended | None:
         """Take the lease of a container that was made under one and has none any more."""
         self.end_reserve()  # what is started first comes after all that is made
-        if acquired := self._fresh.pop(container, None):
-            self.begins_to_run(acquired)
-            return None
         try:
-            found = self.client.container(container)
+            found = None if container in self._fresh else self.client.container(container)
+            if acquired := self._fresh.pop(found.id if found else container, None):
+                self.begins_to_run(acquired)
+                return None
             if found is None or not (found.lease_id and found.uuids):
                 return None
             return self._renew(found, gone)
         except BaseException as problem:
             self._note(problem)
             raise
+
+    def removed(self) -> None:
+        """Free what was taken for containers that were made here and are gone by now."""
+        for container, acquired in [*self._fresh.items()]:
+            if acquired.holder.followed.has_ended():
+                self._fresh.pop(container, None)
+                launch = next(launch for launch, one in self.held if one is acquired)
+                self.free(launch, acquired)
+
+    def take(self, launch: Launch, gone: int | None = None) -> AcquiredContainer:
+        """Take the lease of a container, after those of others that have been removed."""
+        self.removed()
+        return super().take(launch, gone)
 
     def _renew(self, container: Container, gone: int) -> Ended | None:
         if has_lease(container, self.client, open_table(described=True, warn=self.warn)):

@@ -19,7 +19,13 @@ from values import box, cases
 
 from gpulaunch.containers.asked import Asked, container_variables
 from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.docker.create import asked_container, asked_gpus, check_sharing, with_gpus
+from gpulaunch.containers.docker.create import (
+    asked_container,
+    asked_gpus,
+    canonical,
+    check_sharing,
+    with_gpus,
+)
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
 from gpulaunch.containers.engine import NO_WAY, WAYS, Info
 from gpulaunch.containers.life import Image, container_labels
@@ -217,6 +223,20 @@ def test_the_order_inside_counts_anew(
     assert got == {**shown, "GPULAUNCH_LEASE": "L", "GPULAUNCH_GPU_COUNT": str(len(indices))}
     uuids = ",".join(f"GPU-{index}" for index in indices)
     assert container_labels(gpus, "L") == {"io.gpulaunch.gpus": uuids, "io.gpulaunch.lease": "L"}
+
+
+def test_names_in_any_case() -> None:
+    """The engine reads them as Go does, and so does the door; what users name stays as it is."""
+    asked = {
+        "image": "img",
+        "LABELS": {"image": "1"},
+        "hostconfig": {"devicerequests": [{"driver": "cdi", "deviceids": ["nvidia.com/gpu=all"]}]},
+    }
+    assert canonical(asked) == {
+        "Image": "img",
+        "Labels": {"image": "1"},
+        "HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]},
+    }
 
 
 def test_versions_that_start_cdi_devices_again() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import select
 import socket
 import subprocess
 import sys
@@ -28,12 +30,13 @@ class Porter:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.answer: Any = None
-        self.gone = threading.Event()
+        self.waits, self.gone = threading.Event(), threading.Event()
 
     def create(self, document: dict[str, Any], gone: int) -> Any:
         self.seen.append(document)
         if self.answer == "wait":
-            socket.socket(fileno=os.dup(gone)).recv(1, socket.MSG_PEEK)
+            self.waits.set()
+            select.select([gone], [], [])
             self.gone.set()
             raise ConnectionAbortedError
         if isinstance(self.answer, Exception):
@@ -43,6 +46,9 @@ class Porter:
     def start(self, container: str, gone: int) -> Any:  # noqa: ARG002
         self.seen.append(container)
         return self.ended
+
+    def removed(self) -> None:
+        self.seen.append("removed")
 
     def ended(self, container: str | None) -> None:
         self.seen.append(("ended", container))
@@ -142,12 +148,56 @@ def test_a_request_to_create_is_changed(place: Place, is_chunked: bool) -> None:
     )
 
 
-def test_what_is_no_request_is_the_engines_to_refuse(place: Place) -> None:
-    """A body that is no JSON passes as it is."""
+@pytest.mark.parametrize("body", [b"{nonsense", b"[]", b"null", b"[" * 30_000])
+def test_what_is_no_request_is_the_engines_to_refuse(place: Place, body: bytes) -> None:
+    """A body that is no JSON object passes as it is."""
     place.talk = answers(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    answer = place.ask(create(b"{nonsense", b"Content-Length: 9"))
+    answer = place.ask(create(body, b"Content-Length: %d" % len(body)))
     assert (answer.split(b"\r\n")[0], place.porter.seen) == (b"HTTP/1.1 400 Bad Request", [])
-    assert place.requests[0].endswith(b"{nonsense")
+    assert place.requests[0].endswith(body[:9])
+
+
+@pytest.mark.parametrize("length", [b"x", b"-1", b"99999999999"])
+def test_a_length_that_is_none(place: Place, length: bytes) -> None:
+    """The client is told, and the engine hears nothing of it."""
+    answer = place.ask(create(b"{}", b"Content-Length: " + length))
+    assert (answer[:12], place.requests) == (b"HTTP/1.1 400", [])
+
+
+def test_a_client_that_asks_whether_to_go_on(place: Place) -> None:
+    """It is told to, and the one answer that comes then is that of the engine."""
+    place.porter.answer = {"Image": "img"}
+    with place.connect() as client:
+        client.sendall(create(b"", b"Content-Length: 2", b"Expect: 100-continue"))
+        assert until_blank(client) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        assert everything(client).startswith(b"HTTP/1.1 201 Created\r\n")
+    assert (b"Expect" in place.requests[0], place.porter.seen[-1]) == (False, ("ended", ID))
+
+
+@pytest.mark.parametrize(
+    "target", [b"http://d/v1.45/containers/create", b"/v1.45/containers/%63reate?name=x"]
+)
+def test_a_request_by_another_name(place: Place, target: bytes) -> None:
+    """A URL and escapes are the engine's to read, and so they are the door's."""
+    place.ask(b"POST " + target + b" HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+    assert place.porter.seen == [{}]
+
+
+def test_what_is_removed_is_told(place: Place) -> None:
+    """Once the engine has answered, whatever it says."""
+    place.talk = answers(b"HTTP/1.1 204 No Content\r\n\r\n")
+    place.ask(b"DELETE /v1.45/containers/abc?force=1 HTTP/1.1\r\n\r\n")
+    until(lambda: place.porter.seen)
+    assert place.porter.seen == ["removed"]
+
+
+def test_one_request_goes_through_a_connection(place: Place) -> None:
+    """Also where a client asked to leave HTTP, and the engine did not."""
+    place.talk = answers(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n\r\n")
+    answer = place.ask(b"GET /_ping HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert b"Connection: Upgrade, close" in place.requests[0]
+    assert answer == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -196,11 +246,13 @@ def test_an_engine_that_ends_before_it_answers(place: Place) -> None:
 
 
 def test_a_client_that_goes_while_it_waits(place: Place) -> None:
-    """The porter can see that a client has gone."""
+    """The porter can see that a client has gone, and one that has sent all is still there."""
     place.porter.answer = "wait"
     with place.connect() as client:
-        client.sendall(create(b"{}", b"Content-Length: 2"))
-        until(lambda: place.porter.seen)
+        client.sendall(create(b"{}", b"Content-Length: 2") + b"\r\n")
+        client.shutdown(socket.SHUT_WR)
+        assert place.porter.waits.wait(60)
+        assert not place.porter.gone.wait(0.2)
     assert place.porter.gone.wait(60)
     assert place.requests == []
 
@@ -267,6 +319,48 @@ def test_nothing_of_an_answer_is_lost(place: Place, reads: bool) -> None:
         assert came.partition(b"\r\n\r\n")[2] == body
 
 
+def test_an_engine_that_reads_no_more(place: Place) -> None:
+    """Its end is an end to the client, and no broken connection, however much that had to say."""
+    closed = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 101 UPGRADED\r\n\r\nend")
+        connection.shutdown(socket.SHUT_WR)
+        closed.wait(60)
+
+    place.talk = answer
+    with place.connect() as client:
+        client.sendall(b"POST /exec/1/start HTTP/1.1\r\nUpgrade: tcp\r\n\r\n")
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                client.send(b"x" * (64 << 10))
+        client.settimeout(60)
+        assert everything(client).endswith(b"\r\n\r\nend")
+    closed.set()
+
+
+def test_the_last_words_of_a_client_that_has_gone(place: Place) -> None:
+    """The engine gets all that was sent, whether or not it goes on talking to nobody."""
+    body, has_gone, got = os.urandom(180 << 10), threading.Event(), []
+
+    def read(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 101 UPGRADED\r\n\r\n")
+        has_gone.wait(60)
+        with suppress(ConnectionError):
+            connection.sendall(b"x" * (1 << 20))
+        got.append(everything(connection))
+
+    place.talk = read
+    with place.connect() as client:
+        client.sendall(b"POST /exec/1/start HTTP/1.1\r\nUpgrade: tcp\r\n\r\n")
+        until_blank(client)
+        client.sendall(body)
+    has_gone.set()
+    until(lambda: got)
+    assert got == [body]
+
+
 def test_each_answer_ends_its_connection(place: Place) -> None:
     """The client is told so, be the engine's answer what it may; a long body goes there at once."""
     body = b"x" * (5 << 20)
@@ -321,6 +415,44 @@ def test_doors_of_launchers_that_were_killed_are_swept(place: Place, tmp_path: P
         True,
     )
     other.close()
+
+
+def test_a_launcher_that_is_stopped_keeps_no_other_out(place: Place, tmp_path: Path) -> None:
+    """Nobody answers at its door, where many may wait already."""
+    stopped = Path(place.door.address.removeprefix("unix://")).parent.with_name("gpulaunch.door.z")
+    stopped.mkdir()
+    waiting = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(stopped / "docker.sock"))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(str(stopped / "docker.sock"))
+        Door(str(tmp_path / "engine.sock")).close()
+        assert stopped.exists()
+    for one in waiting:
+        one.close()
+    (stopped / "docker.sock").unlink()
+    stopped.rmdir()
+
+
+def test_a_door_outlives_a_lack_of_descriptors(place: Place) -> None:
+    """It lets nobody in for a moment, and others afterwards."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, limits[1])
+    )
+    clients = []
+    with suppress(OSError):
+        while True:
+            clients.append(place.connect())
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for client in clients:
+        client.close()
+    place.talk = answers(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert place.ask(b"GET /_ping HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
 
 
 def test_no_door_takes_another_for_a_dead_one() -> None:

@@ -43,6 +43,16 @@ def test_more_than_the_lease_has_is_refused(host: Host) -> None:
     assert of_lease[1] == "1 GPU requested: 0 of 2 are free, 2 are leased."
 
 
+def test_what_was_removed_frees_its_gpus(host: Host) -> None:
+    """Whether it has run or not, and by whatever name it was started."""
+    again = docker_run("--gpus all")
+    make = f"docker create --name NAME --gpus all {IMAGE} sleep 100 >&2"
+    unstarted = (make.replace("NAME", "a"), "docker rm a >&2", again)
+    by_name = (make.replace("NAME", "b"), "docker start b >&2", "docker rm -f b >&2", again)
+    done = host.run(*script(*unstarted, *by_name))
+    assert done.stdout.split() == ["nvidia0", "nvidia3"] * 2, done.stderr
+
+
 def test_gpulaunch_in_the_script_goes_by_the_same_lease(host: Host) -> None:
     """What has a lease by another door gets no second one."""
     done = host.run(*script(f'gpulaunch docker run --rm --gpus all {IMAGE} sh -c "{GPUS}"'))

@@ -34,6 +34,35 @@ _DRIVER_CAPABILITIES = frozenset(
 )
 
 
+_NAMES = {
+    name.lower(): name
+    for name in (
+        *("AttachStderr", "AttachStdout", "Env", "HostConfig", "Image", "Labels", "Tty", "User"),
+        *("Binds", "DeviceRequests", "Devices", "IpcMode", "Mounts", "Privileged"),
+        *("RestartPolicy", "Runtime", "Tmpfs", "UsernsMode"),
+        *("Capabilities", "Count", "DeviceIDs", "Driver", "Name", "PathOnHost"),
+    )
+}
+_WITH_NAMES = ("DeviceRequests", "Devices", "HostConfig", "RestartPolicy")
+
+
+def canonical(document: Document) -> dict[str, Any]:
+    """Return a request with the names that matter here as the API writes them.
+
+    The engine reads JSON as Go does, without regard to case; of two that differ only in it the last
+    one counts.
+    """
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        name = _NAMES.get(key.lower(), key)
+        if name in _WITH_NAMES and isinstance(value, dict):
+            value = canonical(value)  # noqa: PLW2901
+        elif name in _WITH_NAMES and isinstance(value, list):
+            value = [canonical(one) for one in value]  # noqa: PLW2901
+        found[name] = value
+    return found
+
+
 def asked_container(document: Document, title: str) -> AskedContainer:
     """Read what matters to GPUs.
 
@@ -45,6 +74,9 @@ def asked_container(document: Document, title: str) -> AskedContainer:
         TypeError, AttributeError: it is no such request; the engine will say so.
     """
     host = document.get("HostConfig") or {}
+    for text in (*(document.get("Env") or ()), *(document.get("Labels") or ())):
+        if not isinstance(text, str):
+            raise TypeError(text)
     policy = (host.get("RestartPolicy") or {}).get("Name")
     attached = bool(document.get("AttachStdout") or document.get("AttachStderr"))
     return AskedContainer(
@@ -125,7 +157,9 @@ def _is_of_other_gpus(request: Document) -> bool:
 
 
 def _read_request(request: Document) -> dict[str, Any]:
-    names, count = request.get("DeviceIDs") or (), int(request.get("Count") or 0)
+    names, count = request.get("DeviceIDs") or (), request.get("Count") or 0
+    if not isinstance(count, int):
+        raise TypeError(count)
     if names and count:  # the engine refuses it, too
         raise UsageError(
             f"device request {','.join(names)} with a count of {count}",
