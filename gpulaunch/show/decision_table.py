@@ -12,7 +12,8 @@ from gpulaunch.errors import printable
 from gpulaunch.files.units import format_size
 from gpulaunch.leases.holders import name_job
 from gpulaunch.machine.gpu import gpus_named
-from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Grid, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Parts as Group
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu

@@ -21,7 +21,7 @@ from gpulaunch.show.status_table import (
     status_title,
     waiting,
 )
-from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
+from gpulaunch.show.terminal import Grid, Parts, Text, cut, make_table
 
 LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")
 """Columns that go where the terminal is narrow, in this order."""
@@ -89,7 +89,7 @@ def _islands(tree: Level) -> list[set[int]]:
 
 def gpus_view(
     document: Document, places: Sequence[GpuPlace], now: datetime, only: str | None = None
-) -> Group:
+) -> Parts:
     """Return the view of `gpulaunch status --gpus`.
 
     Args:
@@ -102,7 +102,7 @@ def gpus_view(
     if ahead := waiting(document):
         lines += [jobs_table(document, ahead, now), Text()]
     lines += [*job_notes(document, now), *machine_notes(document, now)]
-    return Group(Text(status_title(document), "bold"), *lines)
+    return Parts(Text(status_title(document), "bold"), *lines)
 
 
 def gpus_table(
@@ -209,18 +209,12 @@ def _job_cell(
             jobs.append(job if state == "running" else f"{state}: {job}")
         return cut(" + ".join(jobs))
     if gpu["strays"]:
-        return _styled(f"in use by {gpu['strays'][0]['who']}", "red")
+        return cut(f"in use by {gpu['strays'][0]['who']}", "red")
     if gpu["state"] == "outside":
-        return _styled(f"outside gpulaunch: {gpu['outside']}", "red")
+        return cut(f"outside gpulaunch: {gpu['outside']}", "red")
     if gpu["state"] == "barred":
-        return _styled(": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red")
+        return cut(": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red")
     if gpu["state"] == "drained":
         why = gpu["drained"]["reason"]
-        return _styled(f"drained by {gpu['drained']['by']}{f': {why}' if why else ''}", "yellow")
-    return _styled("free", "green") if gpu["free"] else Text("of another user", "dim")
-
-
-def _styled(text: str, style: str) -> Text:
-    cell = cut(text)
-    cell.stylize(style)
-    return cell
+        return cut(f"drained by {gpu['drained']['by']}{f': {why}' if why else ''}", "yellow")
+    return cut("free", "green") if gpu["free"] else Text("of another user", "dim")

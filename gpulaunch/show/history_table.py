@@ -9,10 +9,10 @@ from gpulaunch.files.units import format_duration
 from gpulaunch.machine.gpu import names_in_order
 from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Text, cut, make_table
+from gpulaunch.show.terminal import Parts, Text, cut, make_table
 
 
-def history_table(document: Document, *, several_users: bool) -> Group:
+def history_table(document: Document, *, several_users: bool) -> Parts:
     """Return the table of launches, or of their sums.
 
     Args:
@@ -22,7 +22,7 @@ def history_table(document: Document, *, several_users: bool) -> Group:
     if "totals" in document:
         return _totals_table(document)
     if not document["launches"]:
-        return Group(Text("nothing ran here yet, as far as the history knows"))
+        return Parts(Text("nothing ran here yet, as far as the history knows"))
     users = ["user"] if several_users else []
     names = ("began", *users, "ran", "GPUs", "GPU-h", "end", "job")
     table = make_table(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
@@ -38,11 +38,11 @@ def history_table(document: Document, *, several_users: bool) -> Group:
         }
         table.add_row(*(cells[name] for name in names))
     if document["earlier"]:
-        return Group(table, Text(f"\n{document['earlier']} earlier: --all shows them", "dim"))
-    return Group(table)
+        return Parts(table, Text(f"\n{document['earlier']} earlier: --all shows them", "dim"))
+    return Parts(table)
 
 
-def _totals_table(document: Document) -> Group:
+def _totals_table(document: Document) -> Parts:
     table = make_table(
         *("GPU-h", "launches", "failed", "user", "job"),
         right=("GPU-h", "launches", "failed"),
@@ -65,7 +65,7 @@ def _totals_table(document: Document) -> Group:
         for user, _ in hours.most_common():
             own = [row for row in rows if row["user"] == user]
             lines.append(Text(f"{printable(user)}: {_sum(own)}"))
-    return Group(table, *lines)
+    return Parts(table, *lines)
 
 
 def _sum(rows: Sequence[Document]) -> str:

@@ -3,7 +3,8 @@
 from gpulaunch.cluster.mapping import Judgement, LinkLoad
 from gpulaunch.errors import counted
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Grid, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Parts as Group
 
 
 def mapping_document(default: Judgement, chosen: Judgement) -> Document:

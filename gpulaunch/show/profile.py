@@ -19,7 +19,8 @@ from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
+from gpulaunch.show.terminal import Grid, Text, figure, make_table
+from gpulaunch.show.terminal import Parts as Group
 
 _MOST_PAIRS = 6  # of edges that a line names
 

@@ -19,7 +19,7 @@ from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.gpu import format_cpuset, names_in_order
 from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
+from gpulaunch.show.terminal import Grid, Parts, Text, cut, make_table
 
 _LONGEST_NAME = 24
 _UUID_START = len("GPU-01234567")
@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 5
 _STYLES = {"stopped": "yellow", "left over": "red", "idle": "yellow", "waiting": "dim"}
 
 
-def status_table(document: Document, now: datetime) -> Group:
+def status_table(document: Document, now: datetime) -> Parts:
     """Return the title, the table of jobs, and notes.
 
     Args:
@@ -41,7 +41,7 @@ def status_table(document: Document, now: datetime) -> Group:
         notes.insert(0, Text("GPUs are in rank order: the first is the job's GPU 0", "dim"))
     lines: list[Grid | Text] = [jobs] if jobs.row_count else []
     lines += [Text()] if lines and notes else []
-    return Group(Text(status_title(document), "bold"), *lines, *notes)
+    return Parts(Text(status_title(document), "bold"), *lines, *notes)
 
 
 def status_title(document: Document) -> str:

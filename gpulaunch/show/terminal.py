@@ -1,48 +1,91 @@
-"""The door to rich: tables and text for a terminal. Only this file imports it."""
+"""The door to rich: text, tables and a live screen for a terminal. Only this file imports it.
+
+That takes 45 ms, so it is imported where something is drawn: --json and --help do without.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
-
-from rich.box import SIMPLE_HEAD, Box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
-from rich.live import Live
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch.errors import printable
 
-__all__ = [
-    "Grid",
-    "Group",
-    "LiveScreen",
-    "Text",
-    "cut",
-    "draw",
-    "figure",
-    "make_table",
-]
+if TYPE_CHECKING:
+    from rich import text
+    from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
+    from rich.live import Live
+
+    Line = text.Text
 
 _LEAST = 10  # columns of the last column, below which the others have to give way
 _LEAST_PROSE = 20  # the same if it wraps
 _GAP = 2  # columns between two
-_ASCII_BOX = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNCUT = 4096  # columns: a pipe has no edge to fit into
 _RULE = 80  # columns: the longest rule there
 
 
-def draw(table: RenderableType, stream: TextIO | None) -> None:
-    """Print a table: fitted and coloured on a terminal, uncut and plain anywhere else.
+class Text:
+    """Text in a style, such as "bold red": lines below or above a table, or a cell of it."""
 
-    Args:
-        table: a value that the functions below return.
-        stream: the stream to write to; nothing is drawn on None.
+    def __init__(
+        self,
+        plain: str = "",
+        style: str = "",
+        *,
+        no_wrap: bool = False,
+        overflow: "OverflowMethod | None" = None,
+    ) -> None:
+        self.style, self.no_wrap, self.overflow = style, no_wrap, overflow
+        self._parts = [(plain, "")]
+
+    @classmethod
+    def assemble(cls, *parts: str | tuple[str, str], style: str = "") -> "Text":
+        """Return a text of parts, some of which have a style besides."""
+        text = cls(style=style)
+        for part in parts:
+            plain, part_style = (part, "") if isinstance(part, str) else part
+            text.append(plain, part_style)
+        return text
+
+    @property
+    def plain(self) -> str:
+        """The text without styles."""
+        return "".join(plain for plain, _ in self._parts)
+
+    def append(self, plain: str, style: str = "") -> "Text":
+        """Add a part at the end, which may have a style besides; return the text."""
+        self._parts.append((plain, style))
+        return self
+
+    def __rich__(self) -> "Line":
+        """Return rich's form of it, as rich asks for when it prints."""
+        from rich.text import Text as Line
+
+        line = Line(style=self.style, no_wrap=self.no_wrap, overflow=self.overflow)
+        for plain, style in self._parts:
+            line.append(plain, style)
+        return line
+
+
+class Parts:
+    """Tables and texts, one below the other."""
+
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401  what rich prints
+        self._parts = parts
+
+    def __rich_console__(self, _: "Console", __: "ConsoleOptions") -> "RenderResult":
+        """Yield the parts, as rich asks for them when it prints."""
+        yield from self._parts
+
+
+def draw(table: Any, stream: TextIO | None) -> None:  # noqa: ANN401
+    """Print a Grid, Text or Parts: fitted and coloured on a terminal, uncut and plain elsewhere.
+
+    Nothing is drawn on None, which is a closed stdout.
     """
+    from rich.console import Console
+
     if stream is not None:
-        Console(
-            file=stream, highlight=False, markup=False, width=None if stream.isatty() else _UNCUT
-        ).print(table, crop=False)
+        width = None if stream.isatty() else _UNCUT
+        Console(file=stream, highlight=False, markup=False, width=width).print(table, crop=False)
 
 
 class Grid:
@@ -73,57 +116,69 @@ class Grid:
         texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
         self._rows.append((texts, style))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Yield the lines, as rich asks for them when it prints."""
         yield from self.lines(console, options.max_width)
 
-    def lines(self, console: Console, width: int) -> list[Text]:
-        """Return the lines, without trailing blanks.
-
-        Args:
-            console: the terminal.
-            width: its columns.
-        """
+    def lines(self, console: "Console", width: int) -> "list[Line]":
+        """Return the lines on a terminal of so many columns, without trailing blanks."""
         shown, gone = [*range(len(self._columns))], []
         for name in self._leave:
             if self._least_width(shown) <= width:
                 break
             column = self._columns.index(name)
             shown.remove(column)
-            gone += [name] if any(cell.plain for cell in self._cells(column)) else []
+            if any(cell.plain for cell in self._cells(column)):
+                gone.append(name)
         if self._least_width(shown) > width:
             return list(self._blocks())
         lines = self._drawn(shown, console, width)
         if gone:
-            lines += Text(f"no room for: {', '.join(gone)}", "dim").wrap(console, width)
+            left_out = Text(f"no room for: {', '.join(gone)}", "dim")
+            lines += left_out.__rich__().wrap(console, width)
         return lines
 
     def _cells(self, column: int) -> list[Text]:
         return [row[column] for row, _ in self._rows if len(row) > 1]
 
     def _least_width(self, shown: Sequence[int]) -> int:
-        """Return the columns of the terminal that these columns of the table need at least."""
+        """Return how many columns of the terminal these columns of the table need at least."""
+        from rich.cells import cell_len
+
         widths = []
         for column in shown:
-            parts = [part for cell in self._cells(column) for part in cell.plain.split("\n")]
-            widths.append(max(map(cell_len, [self._columns[column], *parts])))
+            width = cell_len(self._columns[column])
+            for cell in self._cells(column):
+                width = max(width, *map(cell_len, cell.plain.split("\n")))
+            widths.append(width)
         least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
         return sum(widths[:-1]) + min(widths[-1], least) + _GAP * len(shown[1:])
 
-    def _drawn(self, shown: Sequence[int], console: Console, width: int) -> list[Text]:
+    def _drawn(self, shown: Sequence[int], console: "Console", width: int) -> "list[Line]":
         """Return the lines of a table of rich, with the headings across it."""
-        box = _ASCII_BOX if console.options.ascii_only else SIMPLE_HEAD
+        from rich.box import SIMPLE_HEAD, Box
+        from rich.style import Style
+        from rich.table import Table
+        from rich.text import Text as Line
+
+        box = SIMPLE_HEAD
+        if console.options.ascii_only:
+            box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
         table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
         for column in shown:
             name = self._columns[column]
-            justify: JustifyMethod = "right" if name in self._right else "left"
-            table.add_column(Text(name), justify=justify, no_wrap=column != shown[-1])
+            table.add_column(
+                Line(name),
+                justify="right" if name in self._right else "left",
+                no_wrap=column != shown[-1],
+            )
         headings = {}
         for at, (row, style) in enumerate(self._rows):
             if len(row) == 1:
-                headings[at + 1] = row[0]
+                headings[at + 1] = row[0].__rich__()
                 continue
-            cells = [row[column] for column in shown]
+            cells = [row[column].__rich__() for column in shown]
+            # The number leads from a line that is drawn back to its row.
             table.add_row(*cells, style=Style.parse(style) + Style(meta={"row": at}))
         lines = []
         for segments in console.render_lines(table, console.options.update_width(width), pad=False):
@@ -131,22 +186,27 @@ class Grid:
             if number in headings:
                 lines.append(headings.pop(number))
             style = "" if number is None else self._rows[number][1]
-            parts = ((segment.text, segment.style or "") for segment in segments)
-            lines.append(Text.assemble(*parts, style=style))
-            lines[-1].rstrip()
+            line = Line(style=style)
+            for segment in segments:
+                line.append(segment.text, segment.style)
+            line.rstrip()
+            lines.append(line)
         if width == _UNCUT:
             lines[1].truncate(_RULE)
         return lines
 
-    def _blocks(self) -> Iterator[Text]:
+    def _blocks(self) -> "Iterator[Line]":
         """Yield each row as lines, one for each cell, with an empty line between rows."""
+        from rich.text import Text as Line
+
         for number, (row, style) in enumerate(self._rows):
             if number:
-                yield Text()
+                yield Line()
             for name, cell in zip(self._columns, row, strict=False):
                 if cell.plain:
-                    title = Text(f"{name}: " if name and len(row) > 1 else "", "dim")
-                    yield Text.assemble(title, cell, style=style)
+                    line = Line(style=style)
+                    line.append(f"{name}: " if name and len(row) > 1 else "", "dim")
+                    yield line.append(cell.__rich__())
 
 
 def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Grid:
@@ -154,9 +214,9 @@ def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = 
     return Grid(columns, right, leave)
 
 
-def cut(text: str) -> Text:
+def cut(text: str, style: str = "") -> Text:
     """Return a cell of the last column: one line, cut where the terminal ends."""
-    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+    return Text(printable(text), style, no_wrap=True, overflow="ellipsis")
 
 
 def figure(value: float | None) -> str:
@@ -165,13 +225,11 @@ def figure(value: float | None) -> str:
 
 
 class LiveScreen:
-    """The whole terminal, redrawn in place; leaving the block brings back what was there before.
-
-    Args:
-        stream: stream of the terminal.
-    """
+    """The whole terminal, redrawn in place; leaving the block brings back what was there before."""
 
     def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
         self.console = Console(file=stream, highlight=False, markup=False)
         self._live: Live | None = None
 
@@ -182,6 +240,8 @@ class LiveScreen:
 
     def __enter__(self) -> "LiveScreen":
         """Take the terminal."""
+        from rich.live import Live
+
         self._live = Live(console=self.console, screen=True, auto_refresh=False)
         self._live.start()
         return self
@@ -192,7 +252,17 @@ class LiveScreen:
             self._live.stop()
             self._live = None
 
-    def draw(self, lines: Iterable[Text]) -> None:
+    def lines(self, part: Grid | Text) -> "list[Line]":
+        """Return the lines of a part of the screen, none longer than the terminal is wide."""
+        width = self.size[0]
+        if isinstance(part, Grid):
+            return part.lines(self.console, width)
+        lines = part.__rich__().wrap(self.console, width)
+        for line in lines:
+            line.rstrip()
+        return list(lines) or [Text().__rich__()]
+
+    def draw(self, lines: "Iterable[Line]") -> None:
         """Draw these lines, as many as there is room for."""
         if self._live:
-            self._live.update(Group(*lines), refresh=True)
+            self._live.update(Parts(*lines), refresh=True)

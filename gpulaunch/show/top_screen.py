@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
@@ -20,6 +21,9 @@ from gpulaunch.show.status_table import (
     waiting,
 )
 from gpulaunch.show.terminal import LiveScreen, Text
+
+if TYPE_CHECKING:
+    from gpulaunch.show.terminal import Line
 
 
 class TopScreen:
@@ -75,7 +79,7 @@ class TopScreen:
                 return record
         return None
 
-    def lines(self, now: datetime, screen: LiveScreen) -> list[Text]:
+    def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
         """Return the lines of the screen, as many as the terminal has.
 
         Args:
@@ -83,18 +87,18 @@ class TopScreen:
             screen: the terminal.
         """
         width, height = screen.size
-        title = _wrapped(screen, Text(self._title(width), "bold"), width)
+        title = screen.lines(Text(self._title(width), "bold"))
         foot = self._foot(now, screen, width)
         table = gpus_table(self._shown, self._places, now, self._user, self._style)
-        lines = table.lines(screen.console, width)
+        lines = screen.lines(table)
         for note in (*job_notes(self._shown, now), *machine_notes(self._document, now)):
-            lines += _wrapped(screen, note, width)
+            lines += screen.lines(note)
         if ahead := waiting(self._shown):
             queue = jobs_table(self._document, ahead, now, self._style)
-            lines += [Text(), *queue.lines(screen.console, width)]
+            lines += [*screen.lines(Text()), *screen.lines(queue)]
         room = max(1, height - len(title) - len(foot))
         body = _window(lines, room, _row_of(lines) or self._scroll)
-        blank = [Text()] * (height - len(title) - len(body) - len(foot))
+        blank = screen.lines(Text()) * (height - len(title) - len(body) - len(foot))
         return [*title, *body, *blank, *foot][:height]
 
     def _selectable(self) -> list[str]:
@@ -119,13 +123,13 @@ class TopScreen:
         models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
         return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
 
-    def _foot(self, now: datetime, screen: LiveScreen, width: int) -> list[Text]:
+    def _foot(self, now: datetime, screen: LiveScreen, width: int) -> "list[Line]":
         """Return the lines at the bottom: the selected job in full, and the keys or a message."""
-        keys = _wrapped(screen, self._keys(width), width)
+        keys = screen.lines(self._keys(width))
         if self.record is None:
-            return [Text(), *keys]
+            return [*screen.lines(Text()), *keys]
         most = max(2, screen.size[1] // 8)
-        return [*_wrapped(screen, _details(self.record, now), width)[:most], *keys]
+        return [*screen.lines(_details(self.record, now))[:most], *keys]
 
     def _keys(self, width: int) -> Text:
         if self.message:
@@ -149,13 +153,13 @@ def _details(record: Document, now: datetime) -> Text:
     return Text(", ".join(parts), "cyan")
 
 
-def _row_of(lines: Sequence[Text]) -> int:
+def _row_of(lines: "Sequence[Line]") -> int:
     """Return the place of the selected line, or 0."""
     styles = [str(line.style) for line in lines]
     return next((at for at, one in enumerate(styles) if "reverse" in one), 0)
 
 
-def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
+def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
     """Return as many of the lines as there is room for, those around one of them."""
     if len(lines) <= room:
         return [*lines]
@@ -164,11 +168,4 @@ def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
     after = len(lines) - first - count
     note = [f"{first} before"] if first else []
     note += [f"{after} more"] if after else []
-    return [*lines[first : first + count], Text(", ".join(note), "dim")]
-
-
-def _wrapped(screen: LiveScreen, text: Text, width: int) -> list[Text]:
-    lines = list(text.wrap(screen.console, width)) or [Text()]
-    for line in lines:
-        line.rstrip()
-    return lines
+    return [*lines[first : first + count], Text(", ".join(note), "dim").__rich__()]
