@@ -1,23 +1,46 @@
 """`gpulaunch top`: a live screen of GPUs, their jobs and the queue."""
 
 import os
+import select
+import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpulaunch.cli.arguments import Parser, add_topology
-from gpulaunch.cli.keyboard import Keyboard
-from gpulaunch.cli.status import StatusReader
+from gpulaunch.cli.screen import LiveScreen, Text, draw
+from gpulaunch.cli.status import StatusReader, of_user
+from gpulaunch.cli.status_table import (
+    GpuPlace,
+    free_gpus,
+    gpu_places,
+    gpus_cell,
+    gpus_table,
+    gpus_view,
+    job_notes,
+    jobs_table,
+    left_cell,
+    machine_notes,
+    state_of,
+    time_cell,
+    waiting,
+)
+from gpulaunch.errors import printable
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
-from gpulaunch.show.status import of_user
 
 if TYPE_CHECKING:
-    from gpulaunch.show.terminal import LiveScreen
-    from gpulaunch.show.top_screen import TopScreen
+    from gpulaunch.cli.screen import Line
+
 
 _INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
@@ -27,10 +50,6 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    from gpulaunch.show.gpu_table import gpu_places, gpus_view  # late: the help does without rich
-    from gpulaunch.show.terminal import LiveScreen, draw
-    from gpulaunch.show.top_screen import TopScreen
-
     reader = StatusReader(options.topology)
     places = gpu_places(reader.machine.topology)
     if not _can_draw():
@@ -74,7 +93,7 @@ class _Top:
     """
 
     def __init__(
-        self, reader: StatusReader, screen: "LiveScreen", keyboard: Keyboard, shown: "TopScreen"
+        self, reader: StatusReader, screen: "LiveScreen", keyboard: "Keyboard", shown: "TopScreen"
     ) -> None:
         self._reader, self._screen, self._keyboard = reader, screen, keyboard
         self._shown = shown
@@ -158,3 +177,272 @@ class _Top:
             subprocess.run([*own_command(), "logs", record["id"]], check=False)  # noqa: S603
             print("-- enter goes back --", end="", flush=True)
             sys.stdin.readline()
+
+
+class TopScreen:
+    """The content of the screen, and what its user has selected.
+
+    Args:
+        places: the machine's GPUs.
+        own: the user, whose jobs are bold.
+        user: whose jobs are shown; None for all.
+
+    Attributes:
+        selected: id of the selected lease or ticket; empty for none.
+        message: what there is to be said; empty for the keys.
+    """
+
+    def __init__(self, places: Sequence[GpuPlace], own: str, user: str | None = None) -> None:
+        self._places, self._own, self._user = places, own, user
+        self._document: Document = {}
+        self._shown: Document = {}
+        self._scroll = 0
+        self.selected = ""
+        self.message = ""
+
+    def update(self, document: Document) -> None:
+        """Show another document from status_document."""
+        self._document = document
+        self._shown = document if self._user is None else of_user(document, self._user)
+
+    def step(self, step: int) -> None:
+        """Select another job: the next (1) or the one before (-1)."""
+        ids = self._selectable()
+        if self.selected in ids:
+            at = ids.index(self.selected) + step
+            self.selected = ids[min(max(at, 0), len(ids) - 1)]
+        elif ids:
+            self.selected = ids[0 if step > 0 else -1]
+        else:
+            self.selected = ""
+
+    def scroll(self, lines: int) -> None:
+        """Show other lines, so many further down, and select no job."""
+        # Each GPU may have a heading.
+        last = 2 * len(self._document["gpus"]) + len(waiting(self._shown))
+        self._scroll = min(max(0, self._scroll + lines), last)
+        self.selected = ""
+
+    @property
+    def record(self) -> Document | None:
+        """The entry of the selected lease or ticket; None if there is none, or it has gone."""
+        records: list[Document] = [*self._document["leases"], *self._document["queue"]]
+        for record in records:
+            if record["id"] == self.selected:
+                return record
+        return None
+
+    def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
+        """Return the lines of the screen, as many as the terminal has.
+
+        Args:
+            now: an aware time.
+            screen: the terminal.
+        """
+        width, height = screen.size
+        title = screen.lines(Text(self._title(width), "bold"))
+        foot = self._foot(now, screen, width)
+        table = gpus_table(self._shown, self._places, now, self._user, self._style)
+        lines = screen.lines(table)
+        for note in (*job_notes(self._shown, now), *machine_notes(self._document, now)):
+            lines += screen.lines(note)
+        if ahead := waiting(self._shown):
+            queue = jobs_table(self._document, ahead, now, self._style)
+            lines += [*screen.lines(Text()), *screen.lines(queue)]
+        room = max(1, height - len(title) - len(foot))
+        body = _window(lines, room, _row_of(lines) or self._scroll)
+        blank = screen.lines(Text()) * (height - len(title) - len(body) - len(foot))
+        return [*title, *body, *blank, *foot][:height]
+
+    def _selectable(self) -> list[str]:
+        """Return the ids of leases, by their first GPU, then of tickets."""
+        leases = [one for gpu in self._document["gpus"] for one in gpu["leases"]]
+        shown = {lease["id"] for lease in self._shown["leases"]}
+        ids = [one for one in dict.fromkeys(leases) if one in shown]
+        return [*ids, *(ticket["id"] for ticket in self._shown["queue"])]
+
+    def _style(self, record: Document) -> str:
+        bold = "bold " if record["user"] == self._own else ""
+        # A launch that waits for others first has no id.
+        return bold + ("reverse" if self.selected and record.get("id") == self.selected else "")
+
+    def _title(self, width: int) -> str:
+        """Return the machine, what is free there, and the models if there is room."""
+        title = free_gpus(self._document)
+        if ahead := waiting(self._document):
+            title += f"; {len(ahead)} waiting"
+        if self._user:
+            title += f"; jobs of {printable(self._user)}"
+        models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
+        return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
+
+    def _foot(self, now: datetime, screen: LiveScreen, width: int) -> "list[Line]":
+        """Return the lines at the bottom: the selected job in full, and the keys or a message."""
+        keys = screen.lines(self._keys(width))
+        if self.record is None:
+            return [*screen.lines(Text()), *keys]
+        most = max(2, screen.size[1] // 8)
+        return [*screen.lines(_details(self.record, now))[:most], *keys]
+
+    def _keys(self, width: int) -> Text:
+        if self.message:
+            return Text(self.message, "yellow")
+        if width < 60:
+            return Text("q quit  j/k  space  f free  l log", "dim")
+        return Text("q quit  j/k select  space scroll  f free  l log", "dim")
+
+
+def _details(record: Document, now: datetime) -> Text:
+    """Return everything about a job on a line, since columns may have had to go."""
+    name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
+    parts = [f"{name} of {printable(record['user'])}"]
+    count = len(record["uuids"]) if "started_at" in record else record["gpus"]
+    word = "GPU" if count == 1 else "GPUs"
+    parts += [f"{state_of(record, now)}, {word} {gpus_cell(record)}, for {time_cell(record, now)}"]
+    left = left_cell(record, now) if "started_at" in record else ""
+    parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
+    parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []
+    parts += [printable(shlex.join(record["command"]))]
+    return Text(", ".join(parts), "cyan")
+
+
+def _row_of(lines: "Sequence[Line]") -> int:
+    """Return the place of the selected line, or 0."""
+    styles = [str(line.style) for line in lines]
+    return next((at for at, one in enumerate(styles) if "reverse" in one), 0)
+
+
+def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
+    """Return as many of the lines as there is room for, those around one of them."""
+    if len(lines) <= room:
+        return [*lines]
+    count = room - 1
+    first = max(0, min(at - count // 2, len(lines) - count))
+    after = len(lines) - first - count
+    note = [f"{first} before"] if first else []
+    note += [f"{after} more"] if after else []
+    return [*lines[first : first + count], Text(", ".join(note), "dim").__rich__()]
+
+
+_SEQUENCES = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x1b": "escape",
+}
+_LONGEST = 64  # bytes of one read: a paste is no command
+
+
+class Keyboard:
+    """The keys that come one by one, without an echo, until the block ends however it ends.
+
+    Ctrl-Z gives the terminal back and stops; `fg` takes it again. Ctrl-C, TERM and HUP end the
+    program with the status of the signal, through the block's end.
+
+    Args:
+        fd: descriptor of the terminal.
+        screen: the screen that is drawn meanwhile; it is left and entered again at a stop.
+    """
+
+    def __init__(self, fd: int, screen: Any) -> None:  # noqa: ANN401
+        self._fd, self._screen = fd, screen
+        self._before: list[Any] = []
+        self._handlers: dict[int, Any] = {}
+        self._wakeup = (-1, -1)
+        self._stop = False
+
+    def __enter__(self) -> "Keyboard":
+        """Take the terminal."""
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        handlers: dict[int, Callable[[int, FrameType | None], object]] = {
+            signal.SIGINT: _end,
+            signal.SIGTERM: _end,
+            signal.SIGHUP: _end,
+            signal.SIGTSTP: self._note_stop,
+        }
+        try:
+            for number, handler in handlers.items():
+                self._handlers[number] = signal.signal(number, handler)
+            self._take()
+        except BaseException:  # a signal came meanwhile
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the terminal back."""
+        self._give_back()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        for end in self._wakeup:
+            os.close(end)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Sleep until a key, a signal, or the time is over.
+
+        Returns:
+            The keys, each as its character or its name; "end" when the terminal is gone.
+        """
+        ready = select.select([self._fd, self._wakeup[0]], [], [], seconds)[0]
+        with suppress(BlockingIOError):
+            os.read(self._wakeup[0], _LONGEST)
+        if self._stop:
+            self._stop_here()
+        if self._fd not in ready:
+            return []
+        try:
+            data = os.read(self._fd, _LONGEST)
+        except OSError:
+            data = b""
+        return _keys_in(data) if data else ["end"]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Give the terminal back for the length of the block."""
+        self._give_back()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        self._before = termios.tcgetattr(self._fd)
+        tty.setcbreak(self._fd)
+        self._screen.__enter__()
+
+    def _give_back(self) -> None:
+        self._screen.__exit__(None, None, None)
+        with suppress(termios.error, IndexError):  # the terminal is gone, or was never taken
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def _note_stop(self, _: int, __: FrameType | None) -> None:
+        self._stop = True
+
+    def _stop_here(self) -> None:
+        self._stop = False
+        with self.away():
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)
+            while signal.SIGTSTP in signal.sigpending():  # stopped and continued at once
+                time.sleep(0)
+            signal.signal(signal.SIGTSTP, handler)
+
+
+def _keys_in(data: bytes) -> list[str]:
+    """Return the keys in what a terminal sent; sequences that mean nothing here are left out."""
+    if data in _SEQUENCES:
+        return [_SEQUENCES[data]]
+    if data.startswith(b"\x1b"):
+        return []
+    return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 from values import box, lease, machine, ticket
 
-from gpulaunch.machine.driver import Load
-from gpulaunch.process.system import this_process
-from gpulaunch.show.gpu_table import gpu_places
-from gpulaunch.show.openmetrics import openmetrics_text
-from gpulaunch.show.status import status_document
-from gpulaunch.show.status_table import (
+from gpulaunch.cli.screen import Grid, LiveScreen, cut, make_table
+from gpulaunch.cli.status import openmetrics_text, status_document
+from gpulaunch.cli.status_table import (
+    gpu_places,
     gpus_cell,
     job_names,
     job_notes,
@@ -23,8 +21,9 @@ from gpulaunch.show.status_table import (
     status_table,
     waiting,
 )
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
-from gpulaunch.show.top_screen import TopScreen
+from gpulaunch.cli.top import TopScreen
+from gpulaunch.machine.driver import Load
+from gpulaunch.process.system import this_process
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
 USERS = {1000: "alice", 1001: "bob"}

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch.errors import printable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # few launches need these
     from rich import text
     from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
     from rich.live import Live
 
     Line = text.Text
+
 
 _LEAST = 10  # columns of the last column, below which the others have to give way
 _LEAST_PROSE = 20  # the same if it wraps
