@@ -1,6 +1,7 @@
-"""The table of `gpulaunch status`, its cells, and the notes below it, which `top` has, too.
+"""The tables of `gpulaunch status`, a row for each job or for each GPU, and the notes below them.
 
-Colour adds to the words and never replaces them.
+Colour adds to the words and never replaces them. `top` shows the same. A document is that of
+status_document; `now` is an aware time, up to which durations are counted.
 """
 
 import shlex
@@ -21,36 +22,57 @@ from gpulaunch.machine.gpu import format_cpuset, gpu_names, names_in_order
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import parse_time
-from gpulaunch.records import Record
 from gpulaunch.show import Document
+
+GpuPlace = tuple[str, tuple[int, ...]]
+"""GPUs that are near each other: a title, "" if the machine has no parts, and their indices."""
+
+RowStyle = Callable[[Document], str]
+"""What returns the style of the row of a lease, ticket or dependent launch."""
 
 _LONGEST_NAME = 24
 _UUID_START = len("GPU-01234567")
 _MOST_PROBLEMS = 5
+_GIB = 1 << 30
 _STYLES = {"stopped": "yellow", "left over": "red", "idle": "yellow", "waiting": "dim"}
+_GPU_COLUMNS = ("GPU", "MODEL", "USE", "MEMORY", "POWER", "°C", "USER", "TIME", "LEFT", "JOB")
+_GPU_COLUMNS_LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")  # in this order
+_LOAD_KEYS = {
+    "USE": "utilization_percentage",
+    "MEMORY": "memory_used_bytes",
+    "POWER": "power_w",
+    "°C": "temperature_c",
+}
 
 
 def status_table(document: Document, now: datetime) -> Parts:
-    """Return the title, the table of jobs, and notes.
-
-    Args:
-        document: the document from status_document.
-        now: an aware time, up to which durations are counted.
-    """
-    leases = sorted(_one_for_each_step(document["leases"]), key=lambda one: sorted(_indices(one)))
+    """Return the title, the table of jobs, and notes."""
+    leases = sorted(_one_for_each_step(document["leases"]), key=_by_gpus)
     jobs = jobs_table(document, [*leases, *waiting(document)], now)
     notes = [*job_notes(document, now), *machine_notes(document, now)]
-    if any(gpus != sorted(gpus) for gpus in map(_indices, leases)):
+    if any(_indices(lease) != _by_gpus(lease) for lease in leases):
         notes.insert(0, Text("GPUs are in rank order: the first is the job's GPU 0", "dim"))
-    lines: list[Grid | Text] = [jobs] if jobs.row_count else []
-    lines += [Text()] if lines and notes else []
-    return Parts(Text(status_title(document), "bold"), *lines, *notes)
+    parts: list[Grid | Text] = [Text(_title(document), "bold")]
+    if jobs.row_count:
+        parts.append(jobs)
+    if jobs.row_count and notes:
+        parts.append(Text())
+    return Parts(*parts, *notes)
 
 
-def status_title(document: Document) -> str:
-    """Return the machine, which of its GPUs are free, and their models."""
-    gpus = document["gpus"]
-    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in gpus})))
+def gpus_view(
+    document: Document, places: Sequence[GpuPlace], now: datetime, only: str | None = None
+) -> Parts:
+    """Return the title, the table of GPUs, those who wait, and notes; see gpus_table."""
+    parts: list[Grid | Text] = [Text(_title(document), "bold")]
+    parts += [gpus_table(document, places, now, only), Text()]
+    if ahead := waiting(document):
+        parts += [jobs_table(document, ahead, now), Text()]
+    return Parts(*parts, *job_notes(document, now), *machine_notes(document, now))
+
+
+def _title(document: Document) -> str:
+    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in document["gpus"]})))
     return f"{free_gpus(document)} ({models})"
 
 
@@ -58,8 +80,13 @@ def free_gpus(document: Document) -> str:
     """Return the machine, and how many and which of its GPUs are free."""
     gpus = document["gpus"]
     free = [gpu for gpu in gpus if gpu["free"]]
-    which = f": {_format_names(free)}" if free else ""
-    return f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free{which}"
+    title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
+    if not free:
+        return title
+    whole = frozenset(gpu["index"] for gpu in free if gpu["name"] == str(gpu["index"]))
+    names = [format_cpuset(whole)] if whole else []
+    names += [gpu["name"] for gpu in free if gpu["index"] not in whole]  # MIG instances
+    return f"{title}: {','.join(names)}"
 
 
 def waiting(document: Document) -> list[Document]:
@@ -67,36 +94,29 @@ def waiting(document: Document) -> list[Document]:
     return [*document["queue"], *document["dependent"]]
 
 
-def jobs_table(
-    document: Document,
-    records: Sequence[Document],
-    now: datetime,
-    style: Callable[[Document], str] = lambda _: "",
-) -> Grid:
-    """Return the table of jobs.
+# Jobs
 
-    Args:
-        document: the document from status_document.
-        records: those of its leases, tickets and dependent launches that get a row.
-        now: an aware time, up to which durations are counted.
-        style: returns the style of a row.
-    """
+
+def jobs_table(
+    document: Document, records: Sequence[Document], now: datetime, style: RowStyle | None = None
+) -> Grid:
+    """Return the table of jobs, with a row for each of these records of the document."""
     names = job_names(document)
     starts = ["STARTS"] if any(starts_cell(record, now) for record in records) else []
     columns = ("NAME", "STATE", "USER", "GPUS", "TIME", *starts, "COMMAND")
     table = make_table(*columns, leave=("TIME", *starts, "COMMAND", "USER"))
     for record in records:
         state = state_of(record, now)
-        table.add_row(
-            names.get(record.get("id", "")) or printable(record["name"] or ""),
-            Text(state, _STYLES.get(state, "")),
-            printable(record["user"]),
-            gpus_cell(record),
-            time_cell(record, now),
-            *([starts_cell(record, now)] if starts else []),
-            cut(_command_prefix(record, names) + shlex.join(record["command"])),
-            style=style(record),
-        )
+        cells: dict[str, str | Text] = {
+            "NAME": names.get(record.get("id", "")) or printable(record["name"] or ""),
+            "STATE": Text(state, _STYLES.get(state, "")),
+            "USER": printable(record["user"]),
+            "GPUS": gpus_cell(record),
+            "TIME": time_cell(record, now),
+            "STARTS": starts_cell(record, now),
+            "COMMAND": _command_cell(record, names),
+        }
+        table.add_row(*(cells[name] for name in columns), style=style(record) if style else "")
     return table
 
 
@@ -105,36 +125,31 @@ def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
 
     It is that of the lowest rank, with the GPUs of all and since when the first one runs.
     """
-    rows: list[Document] = []
-    places: dict[tuple[str, str, str], int] = {}
+    steps: dict[object, list[Document]] = {}
     for lease in leases:
         job = lease["engine_job"]
         if job is None or job["ranks"] == 1 or lease["parent"]:
-            rows.append(lease)
-            continue
-        at = places.setdefault((job["engine"], job["id"], lease["user"]), len(rows))
-        if at == len(rows):
-            rows.append(lease | {"of_ranks": [lease]})
+            steps[lease["id"]] = [lease]
         else:
-            rows[at] = _row_of_ranks([*rows[at]["of_ranks"], lease])
+            steps.setdefault((job["engine"], job["id"], lease["user"]), []).append(lease)
+    rows = []
+    for step, ranks in steps.items():
+        if step == ranks[0]["id"]:
+            rows += ranks
+            continue
+        ranks.sort(key=_rank_of)
+        names: dict[str, str | None] = {}
+        for lease in ranks:
+            names |= zip(lease["uuids"], lease["gpu_names"], strict=True)
+        merged = {
+            "ranks_here": len(ranks),
+            "gpus": [gpu for lease in ranks for gpu in lease["gpus"]],
+            "uuids": list(names),
+            "gpu_names": list(names.values()),
+            "started_at": min(lease["started_at"] for lease in ranks),
+        }
+        rows.append(ranks[0] | merged)
     return rows
-
-
-def _row_of_ranks(ranks: Sequence[Document]) -> Document:
-    """Return one lease in place of those of some ranks."""
-    ordered = sorted(ranks, key=_rank_of)
-    names = {
-        uuid: name
-        for lease in ordered
-        for uuid, name in zip(lease["uuids"], lease["gpu_names"], strict=True)
-    }
-    return ordered[0] | {
-        "of_ranks": ordered,
-        "gpus": [gpu for lease in ordered for gpu in lease["gpus"]],
-        "uuids": list(names),
-        "gpu_names": list(names.values()),
-        "started_at": min(lease["started_at"] for lease in ordered),
-    }
 
 
 def _rank_of(lease: Document) -> int:
@@ -146,39 +161,26 @@ def _indices(lease: Document) -> list[int]:
     return [-1 if index is None else index for index in lease["gpus"]]
 
 
-def _command_prefix(record: Document, names: dict[str, str]) -> str:
-    """Return what a command runs in: another job's lease, a cluster engine's job, a container."""
-    if "started_at" not in record:
-        return ""
-    parent = record["parent"]
-    prefix = f"in {names.get(parent, parent)}: " if parent else ""
-    prefix += _job_note(record)
-    return prefix + (f"container {record['container_name']}: " if record["container_name"] else "")
+def _by_gpus(lease: Document) -> list[int]:
+    return sorted(_indices(lease))
 
 
-def _job_note(lease: Document) -> str:
-    """Return the job of a cluster engine, and how many of its ranks a row stands for."""
-    job = lease["engine_job"]
-    if job is None:
-        return ""
-    title = f"{job['engine']} {job['id']}"
-    ranks = f", {len(lease['of_ranks'])} of {job['ranks']} ranks" if "of_ranks" in lease else ""
-    shared = ", shared by it" if job["shared"] else ""
-    return f"{title}{ranks}{shared}: "
+def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
+    """Return a command, after what it runs in: a job's lease, an engine's job, a container."""
+    parts = []
+    if parent := record.get("parent"):
+        parts.append(f"in {names.get(parent, parent)}")
+    if job := record.get("engine_job"):
+        title = f"{job['engine']} {job['id']}"
+        if "ranks_here" in record:
+            title += f", {record['ranks_here']} of {job['ranks']} ranks"
+        parts.append(f"{title}, shared by it" if job["shared"] else title)
+    if record.get("container_name"):
+        parts.append(f"container {record['container_name']}")
+    return cut(": ".join([*parts, shlex.join(record["command"])]))
 
 
-def _format_names(gpus: Sequence[Document]) -> str:
-    """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
-    whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
-    return ",".join(
-        filter(
-            None,
-            [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)],
-        )
-    )
-
-
-def short_ids(document: Document) -> dict[str, str]:
+def _short_ids(document: Document) -> dict[str, str]:
     """Return the shortest unique beginning of the id of each lease and ticket."""
     ids = sorted(record["id"] for record in (*document["leases"], *document["queue"]))
     # In this order no id begins more like another than like its neighbours.
@@ -193,7 +195,7 @@ def job_names(document: Document) -> dict[str, str]:
     A name that is long, that several jobs of a user have, or that is a short id of another, is
     followed by the short id.
     """
-    names, records = short_ids(document), (*document["leases"], *document["queue"])
+    names, records = _short_ids(document), (*document["leases"], *document["queue"])
     # The leases of all ranks of a step are one job.
     jobs = {(one["user"], one["name"], (one.get("engine_job") or one)["id"]) for one in records}
     uses, shown_ids = Counter(job[:2] for job in jobs), set(names.values())
@@ -216,7 +218,7 @@ def state_of(record: Document, now: datetime) -> str:
         return "waiting"
     if record["command"][:1] == ["reserve"] and record["pid"] == record["job_pid"]:
         return "reserved"
-    return "idle" if idle_text(record, now) else "running"
+    return "idle" if _idle_text(record, now) else "running"
 
 
 def gpus_cell(record: Document) -> str:
@@ -244,11 +246,11 @@ def time_cell(record: Document, now: datetime) -> str:
     return age(record["started_at"], now) + limit
 
 
-def left_cell(lease: Document, now: datetime) -> str:
+def left_cell(ends_at: str | None, now: datetime) -> str:
     """Return the time until a lease ends at most; empty without a limit."""
-    if lease["ends_at"] is None:
+    if ends_at is None:
         return ""
-    left_s = (parse_time(lease["ends_at"]) - now).total_seconds()
+    left_s = (parse_time(ends_at) - now).total_seconds()
     return format_duration(int(left_s)) if left_s > 0 else "over"
 
 
@@ -265,7 +267,7 @@ def starts_cell(record: Document, now: datetime) -> str:
     return format_start(first_s, last_s)
 
 
-def idle_text(lease: Document, now: datetime) -> str:
+def _idle_text(lease: Document, now: datetime) -> str:
     """Return for how long a lease's GPUs have done nothing, if that is long."""
     since = lease["idle_since"]
     if since is None or (now - parse_time(since)).total_seconds() < IDLE_AFTER_S:
@@ -273,24 +275,203 @@ def idle_text(lease: Document, now: datetime) -> str:
     return f"idle for {age(since, now)}"
 
 
+# GPUs
+
+
+def gpu_places(topology: Topology) -> list[GpuPlace]:
+    """Return the sockets of a machine, or of several, each with its GPUs by card.
+
+    Titles tell of NVLinks only where they do not join all GPUs.
+    """
+    tree = machine_tree(topology)
+    order = {card: place for place, card in enumerate(tree.cards)}
+    placed = sorted(topology.gpus, key=lambda gpu: (order[gpu.card], gpu.index))
+    islands = _islands(tree)
+    if len(islands) == 1 and len(islands[0]) == len(topology.gpus):
+        islands = []  # nothing to be told apart
+    places = []
+    for titles, socket in _sockets(tree):
+        joined = [
+            gpu_names(gpu for gpu in placed if gpu.index in island)
+            for island in islands
+            if island.intersection(socket.gpus)
+        ]
+        if joined:
+            titles.append(f"NVLink joins {'; '.join(joined)}")
+        gpus = tuple(gpu.index for gpu in placed if gpu.index in socket.gpus)
+        places.append((", ".join(titles), gpus))
+    return places
+
+
+def _sockets(tree: Level) -> Iterator[tuple[list[str], Level]]:
+    """Yield each socket with what names it: its machine and itself, where there are several."""
+    machines = tree.children if tree.kind == "network" else (tree,)
+    for machine in machines:
+        for number, socket in enumerate(machine.sockets):
+            titles = [f"machine {machine.node}"] if len(machines) > 1 else []
+            if len(machine.sockets) > 1:
+                node = socket.numa_node
+                titles.append(f"socket {number}" if node is None else f"NUMA node {node}")
+            yield titles, socket
+
+
+def _islands(tree: Level) -> list[set[int]]:
+    """Return the groups of GPUs that NVLinks join, directly or through others, ascending."""
+    found: list[set[int]] = []
+    for pair in tree.nvlinks:
+        met = [island for island in found if island & set(pair)]
+        found = [island for island in found if island not in met]
+        found.append(set(pair).union(*met))
+    return sorted(found, key=min)
+
+
+def gpus_table(
+    document: Document,
+    places: Sequence[GpuPlace],
+    now: datetime,
+    only: str | None = None,
+    style: RowStyle | None = None,
+) -> Grid:
+    """Return the table of GPUs, with a heading for each place; columns that are unknown are absent.
+
+    Args:
+        document: the document from status_document.
+        places: the machine's GPUs.
+        now: an aware time, up to which durations are counted.
+        only: user to whose GPUs it is limited, or None.
+        style: returns the style of the row for a lease of the GPU.
+    """
+    gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
+    leases = {lease["id"]: lease for lease in document["leases"]}
+    names = job_names(document)
+    columns = _known_columns(document)
+    leave = [name for name in _GPU_COLUMNS_LEAVE if name in columns]
+    table = make_table(
+        *columns, right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"), leave=leave
+    )
+    for title, indices in places:
+        rows = []
+        for gpu in (gpus[index] for index in indices if index in gpus):
+            held = [leases[one] for one in gpu["leases"] if one in leases]
+            if held or only is None:
+                rows.append((gpu, held))
+        if rows and title:
+            table.add_row(Text(title, "dim"))
+        for gpu, held in rows:
+            cells = _gpu_cells(gpu, held, names, now)
+            styles = map(style, held) if style else ()
+            table.add_row(*(cells[name] for name in columns), style=" ".join(styles))
+    return table
+
+
+def _known_columns(document: Document) -> list[str]:
+    """Return the headings of the columns that say something; the title names an only model."""
+    gpus = document["gpus"]
+    absent = set()
+    for name, key in _LOAD_KEYS.items():
+        if all(gpu[key] is None for gpu in gpus):
+            absent.add(name)
+    if not any(lease["ends_at"] for lease in document["leases"]):
+        absent.add("LEFT")
+    if len({gpu["model"] for gpu in gpus}) <= 1:
+        absent.add("MODEL")
+    return [name for name in _GPU_COLUMNS if name not in absent]
+
+
+def _gpu_cells(
+    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
+) -> dict[str, str | Text]:
+    """Return the cells of a GPU by their headings, with those of its leases that are shown."""
+    is_marked = gpu["problems"] or gpu["warnings"] or gpu["drained"]
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"] or 0
+    ends = [lease["ends_at"] for lease in held]
+    return {
+        "GPU": Text(f"{gpu['name']}!", "yellow") if is_marked else gpu["name"],
+        "MODEL": printable(gpu["model"]),
+        "USE": _known(gpu["utilization_percentage"], " %"),
+        "MEMORY": "" if used is None else f"{used / _GIB:.1f}/{total / _GIB:.0f} GiB",
+        "POWER": _known(gpu["power_w"], " W"),
+        "°C": _known(gpu["temperature_c"], ""),
+        "USER": ", ".join(dict.fromkeys(printable(lease["user"]) for lease in held)),
+        "TIME": age(min(lease["started_at"] for lease in held), now) if held else "",
+        "LEFT": left_cell(max(ends), now) if ends and all(ends) else "",
+        "JOB": _job_cell(gpu, held, names, now),
+    }
+
+
+def _known(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f}{unit}"
+
+
+def _job_cell(
+    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
+) -> Text:
+    """Return what a GPU is used for, or why nobody has it."""
+    if held:
+        jobs = []
+        for lease in held:
+            state = state_of(lease, now)
+            job = names[lease["id"]]
+            if not lease["name"]:
+                job += f" {shlex.join(lease['command'])}"
+            jobs.append(job if state == "running" else f"{state}: {job}")
+        return cut(" + ".join(jobs))
+    if gpu["strays"]:
+        return cut(f"in use by {gpu['strays'][0]['who']}", "red")
+    if gpu["state"] == "outside":
+        return cut(f"outside gpulaunch: {gpu['outside']}", "red")
+    if gpu["state"] == "barred":
+        return cut(": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red")
+    if gpu["state"] == "drained":
+        why = gpu["drained"]["reason"]
+        return cut(f"drained by {gpu['drained']['by']}" + (f": {why}" if why else ""), "yellow")
+    return cut("free", "green") if gpu["free"] else Text("of another user", "dim")
+
+
+# Notes
+
+
 def job_notes(document: Document, now: datetime) -> list[Text]:
     """Return lines on jobs: left over, held by a container, idle, or choosy."""
-    names, ids, leases = job_names(document), short_ids(document), document["leases"]
+    names, ids = job_names(document), _short_ids(document)
     lines = []
-    for lease in leases:
+    for lease in document["leases"]:
         name, way_out = names[lease["id"]], f"'gpulaunch free {ids[lease['id']]}'"
         if lease["left_over_pids"]:
-            lines.append(_left_over_note(lease, name, way_out, now))
-        if note := _container_note(lease, name, way_out):
-            lines.append(note)
-        if idle := idle_text(lease, now):
+            lines.append(
+                f"{name} has ended, but a left-over process keeps its GPUs "
+                f"({_left_over_text(lease, now)}): {way_out} ends it"
+            )
+        if why := _container_text(lease, way_out):
+            lines.append(f"{name} keeps its GPUs{why}")
+        if idle := _idle_text(lease, now):
             lines.append(f"{name} of {printable(lease['user'])} has been {idle}")
-    lines += [
-        f"{names[ticket['id']]} is choosy about its GPUs, so others may pass it"
-        for ticket in document["queue"]
-        if ticket["choosy"]
-    ]
+    choosy = [names[ticket["id"]] for ticket in document["queue"] if ticket["choosy"]]
+    lines += [f"{name} is choosy about its GPUs, so others may pass it" for name in choosy]
     return [Text(line, "yellow") for line in lines]
+
+
+def _left_over_text(lease: Document, now: datetime) -> str:
+    parts = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
+    if lease["left_over_since"]:
+        parts.append(f"for {age(lease['left_over_since'], now)}")
+    if lease["left_over_uses_gpus"] is not None:
+        parts.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
+    return ", ".join(parts)
+
+
+def _container_text(lease: Document, way_out: str) -> str:
+    """Return why a lease stays whose container does not run, or whose engine does not answer."""
+    state, name = lease["container_state"], lease["container_name"]
+    if lease["container_problem"]:
+        return f" until its engine reports on its container: {lease['container_problem']}"
+    if state == "exited":
+        why = f"has ended, and a restart policy may start it again: {way_out} ends that"
+    elif state == "created":
+        why = "is made, and not started yet"
+    else:
+        why = f"is {printable(state or '')}"
+    return "" if state in (None, "running") else f": container {printable(name)} {why}"
 
 
 def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
@@ -307,65 +488,29 @@ def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
             yield Text(f"GPU {gpu['name']} is in use outside gpulaunch: {who}", "red")
     yield from _service_notes(document["gpus"], now)
     for container in document["containers"]:
-        note = running_container_note(container)
-        if note:
+        if note := _running_container_note(container):
             yield Text(note, "red" if container["leases"] else "yellow")
 
 
-def _service_notes(gpus: Sequence[Document], now: datetime) -> list[Text]:
-    """Return a line for each GPU that is out of service, or has something to be known."""
-    lines: list[Text] = []
+def _service_notes(gpus: Sequence[Document], now: datetime) -> Iterator[Text]:
     for gpu in gpus:
         name, mark = gpu["name"], gpu["drained"]
         if gpu["problems"]:
-            lines.append(
-                Text(f"GPU {name} is barred: {printable('; '.join(gpu['problems']))}", "red")
-            )
+            yield Text(f"GPU {name} is barred: {printable('; '.join(gpu['problems']))}", "red")
         if mark:
             why = f": {mark['reason']}" if mark["reason"] else ""
             since = age(mark["since"], now)
-            lines.append(
-                Text(f"GPU {name} is drained by {printable(mark['by'])} for {since}{why}", "yellow")
+            yield Text(
+                f"GPU {name} is drained by {printable(mark['by'])} for {since}{why}", "yellow"
             )
         if gpu["warnings"]:
-            lines.append(Text(f"GPU {name}: {printable('; '.join(gpu['warnings']))}", "yellow"))
-    return lines
+            yield Text(f"GPU {name}: {printable('; '.join(gpu['warnings']))}", "yellow")
 
 
-def _left_over_note(lease: Document, name: str, way_out: str, now: datetime) -> str:
-    """Return which processes hold GPUs after their job, for how long, and to what use."""
-    about = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
-    if lease["left_over_since"]:
-        about.append(f"for {age(lease['left_over_since'], now)}")
-    if lease["left_over_uses_gpus"] is not None:
-        about.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
-    return (
-        f"{name} has ended, but a left-over process keeps its GPUs ({', '.join(about)}): "
-        f"{way_out} ends it"
-    )
-
-
-def _container_note(lease: Document, name: str, way_out: str) -> str:
-    """Return why a job keeps GPUs whose container does not run, or whose engine does not answer."""
-    if lease["container_problem"]:
-        return (
-            f"{name} keeps its GPUs until its engine reports on its container: "
-            f"{lease['container_problem']}"
-        )
-    if lease["container_state"] in (None, "running"):
-        return ""
-    note = f"{name} keeps its GPUs: container {printable(lease['container_name'])} "
-    if lease["container_state"] == "exited":
-        return f"{note}has ended, and a restart policy may start it again: {way_out} ends that"
-    if lease["container_state"] == "created":
-        return f"{note}is made, and not started yet"
-    return f"{note}is {printable(lease['container_state'])}"
-
-
-def running_container_note(container: Document) -> str:
+def _running_container_note(container: Document) -> str:
     """Return what is to be known of a running container without a lease, beside its GPUs' lines."""
     name, program = container["name"], container["engine"]
-    title = container_title(container)
+    title = f"container {name} ({program})"
     if container["sees_all"]:
         return f"{title} sees all GPUs"
     gpus = f"GPU{'' if len(container['gpus']) == 1 else 's'} {','.join(container['gpu_names'])}"
@@ -373,210 +518,6 @@ def running_container_note(container: Document) -> str:
         held = ", ".join(container["leases"])
         return f"{title} has {gpus} beside lease {held}: '{program} stop {name}' ends it"
     if container["made_under"] and not container["is_here"]:
-        return (
-            f"{title} has {gpus} without a lease: '{program} stop {name}', then "
-            f"'gpulaunch {program} start {name}'"
-        )
+        again = f"'gpulaunch {program} start {name}'"
+        return f"{title} has {gpus} without a lease: '{program} stop {name}', then {again}"
     return ""
-
-
-def container_title(container: Document) -> str:
-    """Return the name of a container and its engine."""
-    return f"container {container['name']} ({container['engine']})"
-
-
-LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")
-"""Columns that go where the terminal is narrow, in this order."""
-
-_GIB = 1 << 30
-
-
-class GpuPlace(Record):
-    """GPUs that are near each other.
-
-    Attributes:
-        title: the socket, and what NVLinks join there; empty if the machine has no parts.
-        gpus: their indices, in the order of the cards.
-    """
-
-    title: str
-    gpus: tuple[int, ...]
-
-
-def gpu_places(topology: Topology) -> list[GpuPlace]:
-    """Return the sockets of a machine, or of several, each with its GPUs.
-
-    NVLinks are told of only where they do not join all GPUs.
-    """
-    tree = machine_tree(topology)
-    islands = _islands(tree)
-    order = {card: place for place, card in enumerate(tree.cards)}
-    placed = sorted(topology.gpus, key=lambda gpu: (order[gpu.card], gpu.index))
-    places = []
-    if len(islands) == 1 and len(islands[0]) == len(topology.gpus):
-        islands = []  # nothing to be told apart
-    for title, socket in _sockets(tree):
-        joined = "; ".join(
-            gpu_names(gpu for gpu in placed if gpu.index in island)
-            for island in islands
-            if island & set(socket.gpus)
-        )
-        nvlink = f"NVLink joins {joined}" if joined else ""
-        gpus = tuple(gpu.index for gpu in placed if gpu.index in socket.gpus)
-        places.append(GpuPlace(", ".join(filter(None, (title, nvlink))), gpus))
-    return places
-
-
-def _sockets(tree: Level) -> Iterator[tuple[str, Level]]:
-    machines = tree.children if tree.kind == "network" else (tree,)
-    for machine in machines:
-        sockets = machine.sockets
-        where = f"machine {machine.node}" if len(machines) > 1 else ""
-        for number, socket in enumerate(sockets):
-            node = socket.numa_node
-            socket_name = f"socket {number}" if node is None else f"NUMA node {node}"
-            parts = (where, socket_name if len(sockets) > 1 else "")
-            yield ", ".join(filter(None, parts)), socket
-
-
-def _islands(tree: Level) -> list[set[int]]:
-    """Return the groups of GPUs that NVLinks join, directly or through others, ascending."""
-    found: list[set[int]] = []
-    for pair in tree.nvlinks:
-        met = [island for island in found if island & set(pair)]
-        found = [island for island in found if island not in met]
-        found.append(set(pair).union(*met))
-    return sorted(found, key=min)
-
-
-def gpus_view(
-    document: Document, places: Sequence[GpuPlace], now: datetime, only: str | None = None
-) -> Parts:
-    """Return the view of `gpulaunch status --gpus`.
-
-    Args:
-        document: the document from status_document.
-        places: the machine's GPUs.
-        now: an aware time, up to which durations are counted.
-        only: user to whose GPUs it is limited, or None.
-    """
-    lines: list[Grid | Text] = [gpus_table(document, places, now, only), Text()]
-    if ahead := waiting(document):
-        lines += [jobs_table(document, ahead, now), Text()]
-    lines += [*job_notes(document, now), *machine_notes(document, now)]
-    return Parts(Text(status_title(document), "bold"), *lines)
-
-
-def gpus_table(
-    document: Document,
-    places: Sequence[GpuPlace],
-    now: datetime,
-    only: str | None = None,
-    style: Callable[[Document], str] = lambda _: "",
-) -> Grid:
-    """Return the table of GPUs, with a heading for each place; columns that are unknown are absent.
-
-    Args:
-        document: the document from status_document.
-        places: the machine's GPUs.
-        now: an aware time, up to which durations are counted.
-        only: user to whose GPUs it is limited, or None.
-        style: returns the style of the GPUs of a lease.
-    """
-    gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
-    leases = {lease["id"]: lease for lease in document["leases"]}
-    names = job_names(document)
-    columns = gpu_columns(document)
-    table = make_table(
-        *columns,
-        right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"),
-        leave=[name for name in LEAVE if name in columns],
-    )
-    for place in places:
-        here = [gpus[index] for index in place.gpus if index in gpus]
-        rows = [(gpu, [leases[one] for one in gpu["leases"] if one in leases]) for gpu in here]
-        rows = [(gpu, held) for gpu, held in rows if only is None or held]
-        if rows and place.title:
-            table.add_row(Text(place.title, "dim"))
-        for gpu, held in rows:
-            cells = gpu_cells(gpu, held, names, now)
-            table.add_row(*(cells[name] for name in columns), style=" ".join(map(style, held)))
-    return table
-
-
-def gpu_columns(document: Document) -> list[str]:
-    """Return the headings of the columns that tell something; a title names an only model."""
-    gpus = document["gpus"]
-    told = {
-        "USE": "utilization_percentage",
-        "MEMORY": "memory_used_bytes",
-        "POWER": "power_w",
-        "°C": "temperature_c",
-    }
-    known = [name for name, key in told.items() if any(gpu[key] is not None for gpu in gpus)]
-    left = ["LEFT"] if any(lease["ends_at"] for lease in document["leases"]) else []
-    models = ["MODEL"] if len({gpu["model"] for gpu in gpus}) > 1 else []
-    return ["GPU", *models, *known, "USER", "TIME", *left, "JOB"]
-
-
-def gpu_cells(
-    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
-) -> dict[str, str | Text]:
-    """Return the cells of a GPU by their headings.
-
-    Args:
-        gpu: entry of the document.
-        held: entries of the leases on it that are to be shown.
-        names: of all jobs, from job_names.
-        now: an aware time.
-    """
-    marked = bool(gpu["problems"] or gpu["warnings"] or gpu["drained"])
-    oldest = min(held, key=lambda lease: lease["started_at"], default=None)
-    limits = [lease for lease in held if lease["ends_at"]]
-    last = max(limits, key=lambda lease: lease["ends_at"], default=None)
-    return {
-        "GPU": Text(f"{gpu['name']}!" if marked else gpu["name"], "yellow" if marked else ""),
-        "MODEL": printable(gpu["model"]),
-        "USE": _known(gpu["utilization_percentage"], " %"),
-        "MEMORY": _memory_cell(gpu),
-        "POWER": _known(gpu["power_w"], " W"),
-        "°C": _known(gpu["temperature_c"], ""),
-        "USER": ", ".join(dict.fromkeys(printable(lease["user"]) for lease in held)),
-        "TIME": age(oldest["started_at"], now) if oldest else "",
-        "LEFT": left_cell(last, now) if last and len(limits) == len(held) else "",
-        "JOB": _job_cell(gpu, held, names, now),
-    }
-
-
-def _known(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{value:.0f}{unit}"
-
-
-def _memory_cell(gpu: Document) -> str:
-    """Return how much of the memory of a GPU is in use; empty if unknown."""
-    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
-    return "" if used is None else f"{used / _GIB:.1f}/{(total or 0) / _GIB:.0f} GiB"
-
-
-def _job_cell(
-    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
-) -> Text:
-    """Return what a GPU is used for, or why nobody has it."""
-    if held:
-        jobs = []
-        for lease in held:
-            state = state_of(lease, now)
-            name = names[lease["id"]]
-            job = name if lease["name"] else f"{name} {shlex.join(lease['command'])}"
-            jobs.append(job if state == "running" else f"{state}: {job}")
-        return cut(" + ".join(jobs))
-    if gpu["strays"]:
-        return cut(f"in use by {gpu['strays'][0]['who']}", "red")
-    if gpu["state"] == "outside":
-        return cut(f"outside gpulaunch: {gpu['outside']}", "red")
-    if gpu["state"] == "barred":
-        return cut(": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red")
-    if gpu["state"] == "drained":
-        why = gpu["drained"]["reason"]
-        return cut(f"drained by {gpu['drained']['by']}{f': {why}' if why else ''}", "yellow")
-    return cut("free", "green") if gpu["free"] else Text("of another user", "dim")

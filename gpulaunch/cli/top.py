@@ -299,7 +299,7 @@ def _details(record: Document, now: datetime) -> Text:
     count = len(record["uuids"]) if "started_at" in record else record["gpus"]
     word = "GPU" if count == 1 else "GPUs"
     parts += [f"{state_of(record, now)}, {word} {gpus_cell(record)}, for {time_cell(record, now)}"]
-    left = left_cell(record, now) if "started_at" in record else ""
+    left = left_cell(record["ends_at"], now) if "started_at" in record else ""
     parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
     parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []
     parts += [printable(shlex.join(record["command"]))]

@@ -212,7 +212,7 @@ def test_places() -> None:
         ),
         (box(3), {"": (0, 1, 2)}),
     ):
-        assert {place.title: place.gpus for place in gpu_places(topology)} == want
+        assert dict(gpu_places(topology)) == want
 
 
 # The screen of top
