@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from types import FrameType
@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     reader = StatusReader(options.topology)
     places = gpu_places(reader.machine.topology)
-    if not _can_draw():
+    is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    if is_dumb or not (os.isatty(0) and os.isatty(1)):
         document, now = reader.read(), datetime.now(timezone.utc)
         if options.user is not None:
             document = of_user(document, options.user)
@@ -76,24 +77,11 @@ def make_parser() -> Parser:
     return parser
 
 
-def _can_draw() -> bool:
-    """Return whether stdin and stdout are a terminal on which a screen can be drawn."""
-    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-    return os.isatty(0) and os.isatty(1) and not dumb
-
-
 class _Top:
-    """The screen, and what its keys do.
-
-    Args:
-        reader: reads what is shown.
-        screen: the terminal.
-        keyboard: its keys.
-        shown: what is on it.
-    """
+    """The screen, and what its keys do."""
 
     def __init__(
-        self, reader: StatusReader, screen: "LiveScreen", keyboard: "Keyboard", shown: "TopScreen"
+        self, reader: StatusReader, screen: LiveScreen, keyboard: "Keyboard", shown: "TopScreen"
     ) -> None:
         self._reader, self._screen, self._keyboard = reader, screen, keyboard
         self._shown = shown
@@ -184,8 +172,8 @@ class TopScreen:
 
     Args:
         places: the machine's GPUs.
-        own: the user, whose jobs are bold.
-        user: whose jobs are shown; None for all.
+        own: the user whose jobs are bold.
+        user: the user whose jobs are shown; None for all.
 
     Attributes:
         selected: id of the selected lease or ticket; empty for none.
@@ -233,24 +221,19 @@ class TopScreen:
         return None
 
     def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
-        """Return the lines of the screen, as many as the terminal has.
-
-        Args:
-            now: an aware time.
-            screen: the terminal.
-        """
+        """Return the lines of the screen, as many as the terminal has."""
         width, height = screen.size
         title = screen.lines(Text(self._title(width), "bold"))
-        foot = self._foot(now, screen, width)
-        table = gpus_table(self._shown, self._places, now, self._user, self._style)
-        lines = screen.lines(table)
+        foot = self._foot(now, screen)
+        lines = screen.lines(gpus_table(self._shown, self._places, now, self._user, self._style))
         for note in (*job_notes(self._shown, now), *machine_notes(self._document, now)):
             lines += screen.lines(note)
         if ahead := waiting(self._shown):
-            queue = jobs_table(self._document, ahead, now, self._style)
-            lines += [*screen.lines(Text()), *screen.lines(queue)]
+            lines += screen.lines(Text())
+            lines += screen.lines(jobs_table(self._document, ahead, now, self._style))
+        marked = [at for at, line in enumerate(lines) if "reverse" in str(line.style)]
         room = max(1, height - len(title) - len(foot))
-        body = _window(lines, room, _row_of(lines) or self._scroll)
+        body = _window(lines, room, marked[0] if marked else self._scroll)
         blank = screen.lines(Text()) * (height - len(title) - len(body) - len(foot))
         return [*title, *body, *blank, *foot][:height]
 
@@ -276,40 +259,33 @@ class TopScreen:
         models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
         return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
 
-    def _foot(self, now: datetime, screen: LiveScreen, width: int) -> "list[Line]":
+    def _foot(self, now: datetime, screen: LiveScreen) -> "list[Line]":
         """Return the lines at the bottom: the selected job in full, and the keys or a message."""
-        keys = screen.lines(self._keys(width))
-        if self.record is None:
-            return [*screen.lines(Text()), *keys]
-        most = max(2, screen.size[1] // 8)
-        return [*screen.lines(_details(self.record, now))[:most], *keys]
-
-    def _keys(self, width: int) -> Text:
+        width, height = screen.size
         if self.message:
-            return Text(self.message, "yellow")
-        if width < 60:
-            return Text("q quit  j/k  space  f free  l log", "dim")
-        return Text("q quit  j/k select  space scroll  f free  l log", "dim")
+            keys = Text(self.message, "yellow")
+        elif width < 60:
+            keys = Text("q quit  j/k  space  f free  l log", "dim")
+        else:
+            keys = Text("q quit  j/k select  space scroll  f free  l log", "dim")
+        details = screen.lines(_details(self.record, now) if self.record else Text())
+        return [*details[: max(2, height // 8)], *screen.lines(keys)]
 
 
 def _details(record: Document, now: datetime) -> Text:
     """Return everything about a job on a line, since columns may have had to go."""
+    is_lease = "started_at" in record
     name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
-    parts = [f"{name} of {printable(record['user'])}"]
-    count = len(record["uuids"]) if "started_at" in record else record["gpus"]
-    word = "GPU" if count == 1 else "GPUs"
-    parts += [f"{state_of(record, now)}, {word} {gpus_cell(record)}, for {time_cell(record, now)}"]
-    left = left_cell(record["ends_at"], now) if "started_at" in record else ""
-    parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
-    parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []
-    parts += [printable(shlex.join(record["command"]))]
-    return Text(", ".join(parts), "cyan")
-
-
-def _row_of(lines: "Sequence[Line]") -> int:
-    """Return the place of the selected line, or 0."""
-    styles = [str(line.style) for line in lines]
-    return next((at for at, one in enumerate(styles) if "reverse" in one), 0)
+    count = len(record["uuids"]) if is_lease else record["gpus"]
+    gpus = f"{'GPU' if count == 1 else 'GPUs'} {gpus_cell(record)}"
+    parts = [f"{name} of {printable(record['user'])}", state_of(record, now)]
+    parts += [gpus, f"for {time_cell(record, now)}"]
+    left = left_cell(record["ends_at"], now) if is_lease else ""
+    if left:
+        parts.append("over its limit" if left == "over" else f"{left} left")
+    if record["profile"]:
+        parts.append(f"profile {printable(record['profile'])}")
+    return Text(", ".join([*parts, printable(shlex.join(record["command"]))]), "cyan")
 
 
 def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
@@ -319,9 +295,9 @@ def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
     count = room - 1
     first = max(0, min(at - count // 2, len(lines) - count))
     after = len(lines) - first - count
-    note = [f"{first} before"] if first else []
-    note += [f"{after} more"] if after else []
-    return [*lines[first : first + count], Text(", ".join(note), "dim").__rich__()]
+    notes = [f"{first} before"] if first else []
+    notes += [f"{after} more"] if after else []
+    return [*lines[first : first + count], Text(", ".join(notes), "dim").__rich__()]
 
 
 _SEQUENCES = {
@@ -331,8 +307,6 @@ _SEQUENCES = {
     b"\x1bOB": "down",
     b"\x1b[5~": "page up",
     b"\x1b[6~": "page down",
-    b"\r": "enter",
-    b"\n": "enter",
     b"\x1b": "escape",
 }
 _LONGEST = 64  # bytes of one read: a paste is no command
@@ -342,14 +316,11 @@ class Keyboard:
     """The keys that come one by one, without an echo, until the block ends however it ends.
 
     Ctrl-Z gives the terminal back and stops; `fg` takes it again. Ctrl-C, TERM and HUP end the
-    program with the status of the signal, through the block's end.
-
-    Args:
-        fd: descriptor of the terminal.
-        screen: the screen that is drawn meanwhile; it is left and entered again at a stop.
+    program with the status of the signal, through the block's end. The screen is left and entered
+    with the terminal.
     """
 
-    def __init__(self, fd: int, screen: Any) -> None:  # noqa: ANN401
+    def __init__(self, fd: int, screen: LiveScreen) -> None:
         self._fd, self._screen = fd, screen
         self._before: list[Any] = []
         self._handlers: dict[int, Any] = {}
@@ -360,15 +331,10 @@ class Keyboard:
         """Take the terminal."""
         self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-        handlers: dict[int, Callable[[int, FrameType | None], object]] = {
-            signal.SIGINT: _end,
-            signal.SIGTERM: _end,
-            signal.SIGHUP: _end,
-            signal.SIGTSTP: self._note_stop,
-        }
         try:
-            for number, handler in handlers.items():
-                self._handlers[number] = signal.signal(number, handler)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._handlers[number] = signal.signal(number, _end)
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._note_stop)
             self._take()
         except BaseException:  # a signal came meanwhile
             self.__exit__()
