@@ -1,4 +1,7 @@
-"""`gpulaunch logs NAME`: print the output of a detached job, or follow it."""
+"""`gpulaunch logs`, `attach` and `wait`: the output, the terminal and the end of jobs of one's own.
+
+They find a job in the history, by its name or an id, so its launcher may have ended.
+"""
 
 import os
 import shlex
@@ -13,27 +16,37 @@ from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.launch.follow_log import begin_of_last, connect, follow
 from gpulaunch.launch.past_end import find_launch, read_again, unknown_end, wait_for_end
 
+_PIECE_BYTES = 1 << 16
+
 
 def logs(arguments: Sequence[str]) -> int:
-    """Print what a detached job has printed."""
+    """Print what a detached job has printed; with --follow until it has ended."""
     options = logs_parser().parse_args(arguments)
-    launch = find_launch(options.name)
-    name = printable(options.name)
-    fd = open_log(launch, name)
+    launch, name = find_launch(options.name), printable(options.name)
+    if launch.log is None:
+        raise UsageError(f"{name} is not detached: its output went where it was started")
+    try:
+        fd = os.open(launch.log, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise call_failed(launch.log, problem) from None
     at = 0 if options.lines is None else begin_of_last(fd, options.lines)
     if not options.follow:
-        _print_from(fd, at)
-        return 0
-    for piece in follow(launch, fd, at, warn):
-        if isinstance(piece, PastLaunch):
-            _say_end(name, piece)
-        else:
+        while piece := os.pread(fd, _PIECE_BYTES, at):
+            at += len(piece)
             _write(piece)
+        return 0
+    for part in follow(launch, fd, at, warn):
+        if not isinstance(part, PastLaunch):
+            _write(part)
+        elif part.exit_status is None:
+            warn(unknown_end(part, name).message)
+        else:
+            say("info", f"{name} has ended with {part.exit_status}")
     return 0
 
 
 def logs_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `gpulaunch logs`."""
     parser = Parser("gpulaunch logs", "Print the output of a detached job (gpulaunch --detach).")
     add_job(parser)
     parser.add_argument(
@@ -42,41 +55,16 @@ def logs_parser() -> Parser:
     parser.add_argument(
         *("-n", "--lines", "--tail"),
         metavar="N",
-        type=_count,
+        type=_parse_lines,
         help="only the last N lines (default: all)",
     )
     return parser
 
 
-def open_log(launch: PastLaunch, name: str) -> int:
-    """Return a descriptor of the output of a detached launch.
-
-    Args:
-        launch: the launch.
-        name: what the user calls it.
-
-    Raises:
-        UsageError: the launch was not detached.
-        FailedError: the file cannot be opened.
-    """
-    if launch.log is None:
-        raise UsageError(f"{name} is not detached: its output went where it was started")
-    try:
-        return os.open(launch.log, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as problem:
-        raise call_failed(launch.log, problem) from None
-
-
-def _count(text: str) -> int:
+def _parse_lines(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ArgumentTypeError(f"{text!r} is no number of lines")
     return int(text)
-
-
-def _print_from(fd: int, at: int) -> None:
-    while piece := os.pread(fd, 1 << 16, at):
-        at += len(piece)
-        _write(piece)
 
 
 def _write(piece: bytes) -> None:
@@ -87,44 +75,36 @@ def _write(piece: bytes) -> None:
         raise call_failed("cannot write to stdout", problem) from None
 
 
-def _say_end(name: str, launch: PastLaunch) -> None:
-    if launch.exit_status is None:
-        say("warning", unknown_end(launch, name).message)
-    else:
-        say("info", f"{name} has ended with {launch.exit_status}")
-
-
 def attach(arguments: Sequence[str]) -> int:
     """Become a viewer of a job's terminal until it is left, or the job has ended."""
     text = attach_parser().parse_args(arguments).name
     launch, name = find_launch(text), printable(text)
-    logs = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
+    followed = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
     if launch.exit_status is not None:
         printed = f"'gpulaunch logs {shlex.quote(name)}' prints its output"
-        raise UsageError(
-            f"{name} has ended with {launch.exit_status}", printed if launch.log else None
-        )
+        ended = f"{name} has ended with {launch.exit_status}"
+        raise UsageError(ended, printed if launch.log else None)
     if launch.terminal is None:
         how = "-d --terminal gives a job one" + ("" if which("dtach") else ", with dtach installed")
-        raise UsageError(f"{name} has no terminal: {how}", logs if launch.log else None)
+        raise UsageError(f"{name} has no terminal: {how}", followed if launch.log else None)
     end = connect(launch.terminal)
     if end is None:
-        raise FailedError(f"{name}: the program that held its terminal is gone", logs)
+        raise FailedError(f"{name}: the program that held its terminal is gone", followed)
     end.close()
     if which("dtach") is None:
         raise FailedError("dtach is not installed")
     if not os.isatty(0):
-        raise UsageError("attach: stdin is no terminal", logs)
+        raise UsageError("attach: stdin is no terminal", followed)
     say("info", rf"Ctrl-\ leaves {name} to itself")
     subprocess.run(["dtach", "-a", launch.terminal, "-r", "winch"], check=False)  # noqa: S603, S607
-    launch = read_again(launch)
-    if launch.exit_status is not None:
-        say("info", f"{name} has ended with {launch.exit_status}")
+    exit_status = read_again(launch).exit_status
+    if exit_status is not None:
+        say("info", f"{name} has ended with {exit_status}")
     return 0
 
 
 def attach_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `gpulaunch attach`."""
     parser = Parser(
         "gpulaunch attach",
         r"Go to the terminal of a job that was started with -d --terminal; Ctrl-\ leaves it.",
@@ -136,9 +116,8 @@ def attach_parser() -> Parser:
 def wait(arguments: Sequence[str]) -> int:
     """Wait for launches; return the first exit status that is not 0."""
     options = wait_parser().parse_args(arguments)
-    launches = [(name, find_launch(name)) for name in options.name]
     first = 0
-    for name, launch in launches:
+    for name, launch in [(name, find_launch(name)) for name in options.name]:
         try:
             ended = wait_for_end(launch, warn)
             if ended.exit_status is None:
@@ -152,7 +131,7 @@ def wait(arguments: Sequence[str]) -> int:
 
 
 def wait_parser() -> Parser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `gpulaunch wait`."""
     parser = Parser(
         "gpulaunch wait",
         "Wait until jobs of yours have ended. The exit status is the job's; of several jobs "
