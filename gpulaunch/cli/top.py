@@ -60,9 +60,9 @@ def main(arguments: Sequence[str]) -> int:
         draw(gpus_view(document, places, now, options.user), sys.stdout)
         return 0
     screen = LiveScreen(sys.stdout)
-    shown = TopScreen(places, user_name(os.geteuid()), options.user)
+    top = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, shown).run()
+        top.run(reader, screen, keyboard)
     return 0
 
 
@@ -77,102 +77,12 @@ def make_parser() -> Parser:
     return parser
 
 
-class _Top:
-    """The screen, and what its keys do."""
-
-    def __init__(
-        self, reader: StatusReader, screen: LiveScreen, keyboard: "Keyboard", shown: "TopScreen"
-    ) -> None:
-        self._reader, self._screen, self._keyboard = reader, screen, keyboard
-        self._shown = shown
-        self._asking = False
-        self._ending: subprocess.Popen[str] | None = None
-
-    def run(self) -> None:
-        """Read and draw until a key ends it."""
-        keys: list[str] = []
-        while True:
-            if not keys:  # a key changes the view only
-                self._shown.update(self._reader.read())
-                self._note_end()
-            self._screen.draw(self._shown.lines(datetime.now(timezone.utc), self._screen))
-            keys = self._keyboard.wait(_INTERVAL_S)
-            for key in keys:
-                if not self._press(key):
-                    return
-
-    def _press(self, key: str) -> bool:
-        """Do what a key stands for; return whether to go on."""
-        if key == "end":
-            return False
-        if self._asking:
-            self._answer(key)
-            return True
-        if key == "q":
-            return False
-        self._shown.message = ""
-        if key in _STEPS:
-            self._shown.step(_STEPS[key])
-        elif key in _PAGES:
-            self._shown.scroll(_PAGES[key])
-        elif key == "escape":
-            self._shown.selected = ""
-        elif key in ("f", "l"):
-            record = self._shown.record
-            if record is None:
-                self._shown.message = "no job is selected: j and k select one"
-            elif key == "f":
-                self._ask(record)
-            else:
-                self._show_log(record)
-        return True
-
-    def _ask(self, record: Document) -> None:
-        """Ask whether to end the selected job."""
-        owner = record["user"]
-        if os.geteuid() and owner != user_name(os.geteuid()):
-            self._shown.message = f"it belongs to {owner}: only {owner} or root can end it"
-            return
-        what = "end this job" if "started_at" in record else "leave the queue"
-        self._shown.message = f"{what} ({record['id']})? y/n"
-        self._asking = True
-
-    def _answer(self, key: str) -> None:
-        self._asking = False
-        self._shown.message = ""
-        if key != "y":
-            return
-        self._shown.message = f"ending {self._shown.selected} ..."
-        self._ending = subprocess.Popen(  # noqa: S603
-            [*own_command(), "free", self._shown.selected],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def _note_end(self) -> None:
-        """Say what `gpulaunch free` said, once it has ended."""
-        if self._ending is None or self._ending.poll() is None:
-            return
-        said = self._ending.communicate()[0].splitlines()
-        self._ending = None
-        self._shown.message = said[0] if said else ""
-
-    def _show_log(self, record: Document) -> None:
-        """Show the log of a job in place of the screen, until a key."""
-        with self._keyboard.away():
-            subprocess.run([*own_command(), "logs", record["id"]], check=False)  # noqa: S603
-            print("-- enter goes back --", end="", flush=True)
-            sys.stdin.readline()
-
-
 class TopScreen:
-    """The content of the screen, and what its user has selected.
+    """The content of the screen, what its user has selected, and what the keys do.
 
     Args:
         places: the machine's GPUs.
-        own: the user whose jobs are bold.
+        own: the user who looks, whose jobs are bold.
         user: the user whose jobs are shown; None for all.
 
     Attributes:
@@ -187,6 +97,22 @@ class TopScreen:
         self._scroll = 0
         self.selected = ""
         self.message = ""
+        self._is_asking = False
+        self._ending: subprocess.Popen[str] | None = None
+
+    def run(self, reader: StatusReader, screen: LiveScreen, keyboard: "Keyboard") -> None:
+        """Read and draw until a key ends it."""
+        keys: list[str] = []
+        while True:
+            if not keys:  # a key changes the view only
+                self.update(reader.read())
+                self._note_end()
+            screen.draw(self.lines(datetime.now(timezone.utc), screen))
+            keys = keyboard.wait(_INTERVAL_S)
+            for key in keys:
+                if key == "end" or (key == "q" and not self._is_asking):
+                    return
+                self._press(key, keyboard)
 
     def update(self, document: Document) -> None:
         """Show another document from status_document."""
@@ -219,6 +145,57 @@ class TopScreen:
             if record["id"] == self.selected:
                 return record
         return None
+
+    def _press(self, key: str, keyboard: "Keyboard") -> None:
+        was_asking, self._is_asking = self._is_asking, False
+        self.message = ""
+        if was_asking:
+            if key == "y":
+                self._end_selected()
+        elif key in _STEPS:
+            self.step(_STEPS[key])
+        elif key in _PAGES:
+            self.scroll(_PAGES[key])
+        elif key == "escape":
+            self.selected = ""
+        elif key in ("f", "l"):
+            self._act_on_selected(key, keyboard)
+
+    def _act_on_selected(self, key: str, keyboard: "Keyboard") -> None:
+        """Show the log of the selected job in place of the screen, or ask whether to end it."""
+        record = self.record
+        if record is None:
+            self.message = "no job is selected: j and k select one"
+        elif key == "l":
+            with keyboard.away():
+                subprocess.run([*own_command(), "logs", self.selected], check=False)  # noqa: S603
+                print("-- enter goes back --", end="", flush=True)
+                sys.stdin.readline()
+        elif os.geteuid() and record["user"] != self._own:
+            owner = record["user"]
+            self.message = f"it belongs to {owner}: only {owner} or root can end it"
+        else:
+            what = "end this job" if "started_at" in record else "leave the queue"
+            self.message = f"{what} ({record['id']})? y/n"
+            self._is_asking = True
+
+    def _end_selected(self) -> None:
+        self.message = f"ending {self.selected} ..."
+        self._ending = subprocess.Popen(  # noqa: S603
+            [*own_command(), "free", self.selected],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def _note_end(self) -> None:
+        """Say what `gpulaunch free` said, once it has ended."""
+        if self._ending is None or self._ending.poll() is None:
+            return
+        said = self._ending.communicate()[0].splitlines()
+        self._ending = None
+        self.message = said[0] if said else ""
 
     def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
         """Return the lines of the screen, as many as the terminal has."""
