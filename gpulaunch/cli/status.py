@@ -251,14 +251,15 @@ def status_document(
     pace_of = paces(topology, leases) if any(lease.share for lease in leases) else {}
     lease_documents = []
     for lease in leases:
-        document = _lease_document(lease, gpu_of, standings.get(lease.id)) | {
-            "user": user_name(lease.user_id),
-            "pace": pace_of.get(lease.id),
-            "stopped": lease.id in stopped,
-            "containers_beside": [
-                one.id for one in containers if lease in one.leases_beside(leases)
-            ],
-        }
+        document = _lease_document(
+            lease,
+            gpu_of,
+            standings.get(lease.id),
+            user=user_name(lease.user_id),
+            pace=pace_of.get(lease.id),
+            stopped=lease.id in stopped,
+            containers_beside=[one.id for one in containers if lease in one.leases_beside(leases)],
+        )
         lease_documents.append(document | _left_over_keys(lease, left_over.get(lease.id), outside))
     return {
         "topology": topology.name,
@@ -335,15 +336,23 @@ def _is_shared(lease: Lease) -> bool:
     return lease.share is not None or (lease.engine_job is not None and lease.engine_job.shared)
 
 
-def _lease_document(lease: Lease, gpu_of: Mapping[str, Gpu], standing: Standing | None) -> Document:
-    """Return what the document says of a lease; None stands for what status_document knows."""
+def _lease_document(
+    lease: Lease,
+    gpu_of: Mapping[str, Gpu],
+    standing: Standing | None,
+    *,
+    user: str,
+    pace: float | None,
+    stopped: bool,
+    containers_beside: Sequence[str],
+) -> Document:
     share, job = lease.share, lease.engine_job
     container = standing.keeper if standing else None
     gpus = [gpu_of.get(uuid) for uuid in lease.uuids]
     idle_s = idle_since_s(lease)
     return {
         "id": lease.id,
-        "user": None,
+        "user": user,
         "pid": lease.launcher.pid,
         "job_pid": lease.job.pid,
         "gpus": [gpu and gpu.index for gpu in gpus],
@@ -354,19 +363,19 @@ def _lease_document(lease: Lease, gpu_of: Mapping[str, Gpu], standing: Standing 
         "share_memory_bytes": share.client.demand.memory_bytes if share else None,
         "guest": share is not None and share.guest,
         "promised_pace": share.promised_pace if share else None,
-        "pace": None,
+        "pace": pace,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
         "time_limit_s": lease.time_limit_s,
         "ends_at": _end_of(lease),
         "idle_since": None if idle_s is None else iso(idle_s),
-        "stopped": None,
+        "stopped": stopped,
         "container": container.id if container else None,
         "container_name": container.name if container else None,
         "container_state": container.state if container else None,
         "container_problem": standing.problem if standing else None,
-        "containers_beside": None,
+        "containers_beside": containers_beside,
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
