@@ -99,16 +99,11 @@ def _parse_count(text: str) -> int:
 def _past_launches(
     topology: str | None, since_s: float | None, *, everyone: bool
 ) -> list[PastLaunch]:
-    """Return the launches on one machine, in the order of their beginning.
-
-    Args:
-        topology: value of --topology, or None.
-        since_s: how long ago they began at most, or None.
-        everyone: whether to return those of all users.
+    """Return the launches of the last `since_s` on one machine, in the order of their beginning.
 
     Raises:
-        UsageError: there is no such description.
-        FailedError: all are wanted, and the users' histories are not in one place.
+        UsageError: --topology names no machine.
+        FailedError: those of all users are wanted, and their histories are not in one place.
     """
     if everyone and not has_common():
         raise FailedError(
@@ -205,8 +200,7 @@ def _by_hours(row: Document) -> tuple[float, str, str]:
 def _job_of(launch: PastLaunch) -> str:
     """Return what launches of one job have in common: the name, else the program and its script.
 
-    Example:
-        `python train.py` for /usr/bin/python -u train.py --lr 0.1
+    Example: `python train.py` for /usr/bin/python -u train.py --lr 0.1
     """
     if launch.name:
         return printable(launch.name)

@@ -94,12 +94,7 @@ class Grid:
 
     Columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
     a last column that wraps, or 10 for one that is cut with an ellipsis. If all that is not enough,
-    each row becomes several lines, one for each cell.
-
-    Args:
-        columns: the headings.
-        right: headings of the columns that are aligned to the right.
-        leave: headings of the columns that may go.
+    each row becomes several lines, one for each cell. Columns of `right` are aligned to the right.
     """
 
     def __init__(self, columns: Sequence[str], right: Sequence[str], leave: Sequence[str]) -> None:

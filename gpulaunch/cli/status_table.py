@@ -334,12 +334,8 @@ def gpus_table(
 ) -> Grid:
     """Return the table of GPUs, with a heading for each place; columns that are unknown are absent.
 
-    Args:
-        document: the document from status_document.
-        places: the machine's GPUs.
-        now: an aware time, up to which durations are counted.
-        only: user to whose GPUs it is limited, or None.
-        style: returns the style of the row for a lease of the GPU.
+    With `only` it has the GPUs of that user, whose leases alone are then in the document. A row has
+    the styles of all leases of its GPU.
     """
     gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
     leases = {lease["id"]: lease for lease in document["leases"]}

@@ -80,14 +80,8 @@ def make_parser() -> Parser:
 class TopScreen:
     """The content of the screen, what its user has selected, and what the keys do.
 
-    Args:
-        places: the machine's GPUs.
-        own: the user who looks, whose jobs are bold.
-        user: the user whose jobs are shown; None for all.
-
-    Attributes:
-        selected: id of the selected lease or ticket; empty for none.
-        message: what there is to be said; empty for the keys.
+    Jobs of `own`, who looks, are bold; those of `user` are shown, or with None all. `selected` is
+    the id of a lease or ticket, or empty; `message` is what there is to be said, or empty.
     """
 
     def __init__(self, places: Sequence[GpuPlace], own: str, user: str | None = None) -> None:
