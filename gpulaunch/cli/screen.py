@@ -4,6 +4,7 @@ That takes 45 ms, so it is imported where something is drawn: --json and --help 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch.errors import printable
@@ -128,7 +129,7 @@ class Grid:
                 gone.append(name)
         if self._least_width(shown) > width:
             return list(self._blocks())
-        lines = self._drawn(shown, console, width)
+        lines = list(self._drawn(shown, console, width))
         if gone:
             left_out = Text(f"no room for: {', '.join(gone)}", "dim")
             lines += left_out.__rich__().wrap(console, width)
@@ -137,59 +138,49 @@ class Grid:
     def _cells(self, column: int) -> list[Text]:
         return [row[column] for row, _ in self._rows if len(row) > 1]
 
-    def _least_width(self, shown: Sequence[int]) -> int:
-        """Return how many columns of the terminal these columns of the table need at least."""
+    def _width(self, column: int) -> int:
         from rich.cells import cell_len
 
-        widths = []
-        for column in shown:
-            width = cell_len(self._columns[column])
-            for cell in self._cells(column):
-                width = max(width, *map(cell_len, cell.plain.split("\n")))
-            widths.append(width)
-        least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
-        return sum(widths[:-1]) + min(widths[-1], least) + _GAP * len(shown[1:])
+        width = cell_len(self._columns[column])
+        for cell in self._cells(column):
+            width = max(width, *map(cell_len, cell.plain.split("\n")))
+        return width
 
-    def _drawn(self, shown: Sequence[int], console: "Console", width: int) -> "list[Line]":
-        """Return the lines of a table of rich, with the headings across it."""
-        from rich.box import SIMPLE_HEAD, Box
-        from rich.style import Style
-        from rich.table import Table
+    def _least_width(self, shown: Sequence[int]) -> int:
+        """Return how many columns of the terminal these columns of the table need at least."""
+        *widths, last = map(self._width, shown)
+        least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
+        return sum(widths) + min(last, least) + _GAP * len(widths)
+
+    def _drawn(self, shown: Sequence[int], console: "Console", width: int) -> "Iterator[Line]":
+        """Yield the headings, a rule, and the rows, whose last column has what room is left."""
         from rich.text import Text as Line
 
-        box = SIMPLE_HEAD
-        if console.options.ascii_only:
-            box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
-        table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-        for column in shown:
-            name = self._columns[column]
-            table.add_column(
-                Line(name),
-                justify="right" if name in self._right else "left",
-                no_wrap=column != shown[-1],
-            )
-        headings = {}
-        for at, (row, style) in enumerate(self._rows):
-            if len(row) == 1:
-                headings[at + 1] = row[0].__rich__()
-                continue
-            cells = [row[column].__rich__() for column in shown]
-            # The number leads from a line that is drawn back to its row.
-            table.add_row(*cells, style=Style.parse(style) + Style(meta={"row": at}))
-        lines = []
-        for segments in console.render_lines(table, console.options.update_width(width), pad=False):
-            number = segments[0].style.meta.get("row") if segments[0].style else None
-            if number in headings:
-                lines.append(headings.pop(number))
-            style = "" if number is None else self._rows[number][1]
+        *widths, last = map(self._width, shown)
+        room = width - sum(widths) - _GAP * len(widths)
+        widths.append(min(last, room))
+        total = width - room + widths[-1]
+
+        def joined(cells: "Sequence[Line]", style: str) -> Line:
             line = Line(style=style)
-            for segment in segments:
-                line.append(segment.text, segment.style)
+            for cell, column, cell_width in zip(cells, shown, widths, strict=True):
+                cell.align("right" if self._columns[column] in self._right else "left", cell_width)
+                line.append_text(cell).append(_GAP * " ")
             line.rstrip()
-            lines.append(line)
-        if width == _UNCUT:
-            lines[1].truncate(_RULE)
-        return lines
+            return line
+
+        yield joined([Line(self._columns[column], "bold") for column in shown], "")
+        rule = "-" if console.options.ascii_only else "─"
+        yield Line(rule * (min(total, _RULE) if width == _UNCUT else total))
+        for row, style in self._rows:
+            if len(row) == 1:
+                yield row[0].__rich__()
+                continue
+            cells = []
+            for column, cell_width in zip(shown, widths, strict=True):
+                cells.append(row[column].__rich__().wrap(console, cell_width))
+            for parts in zip_longest(*cells, fillvalue=Line()):
+                yield joined([part.copy() for part in parts], style)
 
     def _blocks(self) -> "Iterator[Line]":
         """Yield each row as lines, one for each cell, with an empty line between rows."""
