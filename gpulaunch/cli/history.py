@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.cli.screen import Parts, Text, cut, draw, make_table
+from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.history.line import has_common
@@ -217,7 +217,7 @@ def history_table(document: Document, *, several_users: bool) -> Parts:
         return Parts(Text("nothing ran here yet, as far as the history knows"))
     users = ["user"] if several_users else []
     names = ("began", *users, "ran", "GPUs", "GPU-h", "end", "job")
-    table = make_table(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
+    table = Grid(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
     for launch in document["launches"]:
         began = parse_time(launch["started_at"] or launch["submitted_at"]).astimezone()
         ran_s, gpus = launch["duration_s"], names_in_order(map(printable, launch["gpus"]))
@@ -246,7 +246,7 @@ def _end_cell(launch: Document) -> Text:
 
 def _totals_table(rows: Sequence[Document]) -> Parts:
     names = ("GPU-h", "launches", "failed", "user", "job")
-    table = make_table(*names, right=names[:3], leave=("failed",))
+    table = Grid(*names, right=names[:3], leave=("failed",))
     rows_of: dict[str, list[Document]] = {}
     hours_of: Counter[str] = Counter()
     for row in rows:

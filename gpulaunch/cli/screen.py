@@ -98,7 +98,7 @@ class Grid:
     each row becomes several lines, one for each cell. Columns of `right` are aligned to the right.
     """
 
-    def __init__(self, columns: Sequence[str], right: Sequence[str], leave: Sequence[str]) -> None:
+    def __init__(self, *columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> None:
         self._columns, self._right, self._leave = columns, right, leave
         self._rows: list[tuple[Sequence[Text], str]] = []
 
@@ -196,9 +196,7 @@ class Grid:
                     yield line.append(cell.__rich__())
 
 
-def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Grid:
-    """Return a table that gives way on a narrow terminal; Grid says how."""
-    return Grid(columns, right, leave)
+make_table = Grid  # as other files call it yet
 
 
 def cut(text: str, style: str = "") -> Text:

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from os.path import commonprefix
 
-from gpulaunch.cli.screen import Grid, Parts, Text, cut, make_table
+from gpulaunch.cli.screen import Grid, Parts, Text, cut
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.forecast import format_start
@@ -104,7 +104,7 @@ def jobs_table(
     names = job_names(document)
     starts = ["STARTS"] if any(starts_cell(record, now) for record in records) else []
     columns = ("NAME", "STATE", "USER", "GPUS", "TIME", *starts, "COMMAND")
-    table = make_table(*columns, leave=("TIME", *starts, "COMMAND", "USER"))
+    table = Grid(*columns, leave=("TIME", *starts, "COMMAND", "USER"))
     for record in records:
         state = state_of(record, now)
         cells: dict[str, str | Text] = {
@@ -342,9 +342,7 @@ def gpus_table(
     names = job_names(document)
     columns = _known_columns(document)
     leave = [name for name in _GPU_COLUMNS_LEAVE if name in columns]
-    table = make_table(
-        *columns, right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"), leave=leave
-    )
+    table = Grid(*columns, right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"), leave=leave)
     for title, indices in places:
         rows = []
         for gpu in (gpus[index] for index in indices if index in gpus):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from values import box, lease, machine, ticket
 
-from gpulaunch.cli.screen import Grid, LiveScreen, cut, make_table
+from gpulaunch.cli.screen import Grid, LiveScreen, cut
 from gpulaunch.cli.status import openmetrics_text, status_document
 from gpulaunch.cli.status_table import (
     gpu_places,
@@ -68,7 +68,7 @@ def screen(width: int, height: int) -> LiveScreen:
 
 def sample() -> Grid:
     """Return a table with all that can give way."""
-    table = make_table("id", "user", "since", "profile", "command", leave=("profile", "since"))
+    table = Grid("id", "user", "since", "profile", "command", leave=("profile", "since"))
     table.add_row("0123456789ab", "alice", "2 h 05 min", "vgg16", cut("train " * 20))
     table.add_row("0123456789cd", "bob", "1 min", "", cut("true"))
     return table
@@ -92,7 +92,7 @@ def test_columns_leave_in_their_order() -> None:
 
 def test_text_of_others_is_text() -> None:
     """Markup, codes of emoji and wide characters of a name are shown as they are, in line."""
-    table = make_table("name", "command")
+    table = Grid("name", "command")
     for name in ("[red]x[/]", ":smile:", "模型"):
         table.add_row(name, cut("\x1b[31mtrue"))
     assert printed(table, 200)[2:] == [
