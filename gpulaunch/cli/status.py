@@ -234,12 +234,13 @@ def status_document(
                     for use in strays
                     if use.uuid == gpu.uuid
                 ],
-                "drained": mark
-                and {
+                "drained": {
                     "by": user_name(mark.user_id),
                     "reason": printable(mark.reason) or None,
                     "since": mark.since,
-                },
+                }
+                if mark
+                else None,
                 "problems": list(known.problems),
                 "warnings": list(known.warnings),
                 **as_dict(load_of.get(gpu.uuid) or Load(gpu.uuid)),
@@ -248,7 +249,7 @@ def status_document(
             }
         )
     gpu_of = {gpu.uuid: gpu for gpu in topology.gpus}
-    pace_of = paces(topology, leases) if any(lease.share for lease in leases) else {}
+    pace_of = paces(topology, leases)
     lease_documents = []
     for lease in leases:
         document = _lease_document(
@@ -379,14 +380,15 @@ def _lease_document(
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
-        "engine_job": job
-        and {
+        "engine_job": {
             "engine": printable(job.engine),
             "id": printable(job.id),
             "rank": job.rank,
             "ranks": job.ranks,
             "shared": job.shared,
-        },
+        }
+        if job
+        else None,
     }
 
 

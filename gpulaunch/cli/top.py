@@ -15,8 +15,9 @@ from datetime import datetime, timezone
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
-from gpulaunch.cli.screen import LiveScreen, Text, draw
+from gpulaunch.cli.screen import LiveScreen, Text
 from gpulaunch.cli.status import StatusReader, of_user
 from gpulaunch.cli.status_table import (
     GpuPlace,
@@ -24,7 +25,6 @@ from gpulaunch.cli.status_table import (
     gpu_places,
     gpus_cell,
     gpus_table,
-    gpus_view,
     job_notes,
     jobs_table,
     left_cell,
@@ -50,15 +50,11 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    reader = StatusReader(options.topology)
-    places = gpu_places(reader.machine.topology)
     is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
     if is_dumb or not (os.isatty(0) and os.isatty(1)):
-        document, now = reader.read(), datetime.now(timezone.utc)
-        if options.user is not None:
-            document = of_user(document, options.user)
-        draw(gpus_view(document, places, now, options.user), sys.stdout)
-        return 0
+        return status.main(["--gpus", *arguments])
+    reader = StatusReader(options.topology)
+    places = gpu_places(reader.machine.topology)
     screen = LiveScreen(sys.stdout)
     top = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
@@ -296,7 +292,6 @@ class Keyboard:
         self._before: list[Any] = []
         self._handlers: dict[int, Any] = {}
         self._wakeup = (-1, -1)
-        self._stop = False
 
     def __enter__(self) -> "Keyboard":
         """Take the terminal."""
@@ -305,7 +300,7 @@ class Keyboard:
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._handlers[number] = signal.signal(number, _end)
-            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._note_stop)
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _wake)
             self._take()
         except BaseException:  # a signal came meanwhile
             self.__exit__()
@@ -329,9 +324,8 @@ class Keyboard:
         """
         ready = select.select([self._fd, self._wakeup[0]], [], [], seconds)[0]
         with suppress(BlockingIOError):
-            os.read(self._wakeup[0], _LONGEST)
-        if self._stop:
-            self._stop_here()
+            if signal.SIGTSTP in os.read(self._wakeup[0], _LONGEST):
+                self._stop()
         if self._fd not in ready:
             return []
         try:
@@ -359,11 +353,7 @@ class Keyboard:
         with suppress(termios.error, IndexError):  # the terminal is gone, or was never taken
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
-    def _note_stop(self, _: int, __: FrameType | None) -> None:
-        self._stop = True
-
-    def _stop_here(self) -> None:
-        self._stop = False
+    def _stop(self) -> None:
         with self.away():
             handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTSTP)
@@ -379,6 +369,10 @@ def _keys_in(data: bytes) -> list[str]:
     if data.startswith(b"\x1b"):
         return []
     return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
+
+
+def _wake(_: int, __: FrameType | None) -> None:
+    """Do nothing: the number of the signal is in the pipe, and ends the sleep."""
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
