@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
 from os.path import commonprefix
 
 from gpulaunch.cli.screen import Grid, Parts, Text, cut
@@ -183,10 +182,15 @@ def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
 def _short_ids(document: Document) -> dict[str, str]:
     """Return the shortest unique beginning of the id of each lease and ticket."""
     ids = sorted(record["id"] for record in (*document["leases"], *document["queue"]))
-    # In this order no id begins more like another than like its neighbours.
-    shared = [0, *(len(commonprefix(pair)) for pair in pairwise(ids)), 0]  # noqa: RUF071  no paths
-    lengths = [max(LEAST_CHARACTERS, before + 1, after + 1) for before, after in pairwise(shared)]
-    return {one: one[:length] for one, length in zip(ids, lengths, strict=False)}
+    short = {}
+    for at, one in enumerate(ids):
+        length = LEAST_CHARACTERS
+        # In this order no id begins more like another than like its neighbours.
+        for neighbour in (*ids[max(0, at - 1) : at], *ids[at + 1 : at + 2]):
+            shared = commonprefix((one, neighbour))  # noqa: RUF071  no paths
+            length = max(length, len(shared) + 1)
+        short[one] = one[:length]
+    return short
 
 
 def job_names(document: Document) -> dict[str, str]:
