@@ -58,8 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
+        from gpulaunch.cli.screen import draw
         from gpulaunch.show.mapping import mapping_table
-        from gpulaunch.show.terminal import draw
 
         draw(mapping_table(document), sys.stdout)
     return 0

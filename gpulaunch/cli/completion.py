@@ -158,8 +158,8 @@ def all_parsers() -> dict[str, Parser]:
     """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
     parsers: dict[str, Parser] = {"": make_launch_parser()}
     for command in COMMANDS.values():
-        module = importlib.import_module(command.module or f"gpulaunch.cli.{command.word}")
-        parsers[command.word] = module.make_parser()
+        module = command.module
+        parsers[command.word] = command.make_parser()
         if hasattr(module, "word_parsers"):
             below = module.word_parsers()
             parsers |= {f"{command.word} {word}": parser for word, parser in below.items()}

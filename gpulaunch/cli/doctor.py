@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
-        from gpulaunch.show.terminal import Text, draw, make_table
+        from gpulaunch.cli.screen import Text, draw, make_table
 
         colours = {"ok": "green", "warning": "yellow", "problem": "red"}
         table = make_table("", "part", "found")

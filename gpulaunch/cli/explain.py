@@ -22,7 +22,6 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.placement.problem import Scores
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
-from gpulaunch.show.status import start_document
 
 _EXPLAINED = 5  # candidates
 
@@ -93,8 +92,8 @@ def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
 
 
 def _print_explanation(launch: Launch, decision: Decision, state: State, stream: TextIO) -> None:
+    from gpulaunch.cli.screen import draw
     from gpulaunch.show.decision_table import explanation_table  # late: the tables need rich
-    from gpulaunch.show.terminal import draw
 
     explanation = _make_explanation(launch, decision, state)
     draw(explanation_table(launch.request, decision, explanation), stream)
@@ -120,6 +119,8 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     granted = isinstance(decision, Grant)
     start = None if granted else predicted_start(launch, assessment.snapshot)
     if options.json:
+        from gpulaunch.cli.status import start_document  # late: for --when alone
+
         print_json(
             {
                 "decision": "grant" if granted else "wait",

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     status = 0
     ending = _Ending(table, machine, Options({}, os.environ).grace_s)
     if options.mine:
-        ending.end_all_ahead()
+        for launch in ending.ahead():  # they might start at the end of the others
+            ending.end_ahead(launch)
     for text in own_ids(table, machine) if options.mine else options.id:
         try:
             ending.end(text)
@@ -67,16 +68,7 @@ def make_parser() -> Parser:
 
 
 class _Ending:
-    """The end of leases and of launches that wait.
-
-    Args:
-        table: the allocation table.
-        machine: the machine of the leases; None for any.
-        grace_s: seconds between TERM and KILL.
-
-    Attributes:
-        found: ids of what was meant so far.
-    """
+    """The end of leases and of launches that wait, on one machine or, with None, on any."""
 
     def __init__(self, table: Table, machine: Machine | None, grace_s: float) -> None:
         self._table, self._machine, self._grace_s = table, machine, grace_s
@@ -90,7 +82,7 @@ class _Ending:
         """
         if not has_own(self._table, text, self._machine):
             with suppress(UsageError):
-                self._end_ahead(find_past(text, self._ahead()))
+                self.end_ahead(find_past(text, self.ahead()))
                 return
         lease_id = find_id(self._table, text, self._machine)
         if lease_id in self.found:
@@ -99,22 +91,18 @@ class _Ending:
         record = free(self._table, lease_id, self._grace_s, self._machine)
         called = printable((record.name if record else None) or text)
         if isinstance(record, Lease):
-            print(f"ended {called} ({gpus_called(_gpus_of(record, self._machine))})")
+            print(f"ended {called} ({gpus_called(self._gpus_of(record))})")
         elif record:
             print(f"{called} has left the queue")
         else:
             print(f"ended {called}, whose record cannot be read")
 
-    def end_all_ahead(self) -> None:
-        """End this user's launches that wait for others, which might start at the end of these."""
-        for launch in self._ahead():
-            self._end_ahead(launch)
-
-    def _ahead(self) -> list[PastLaunch]:
+    def ahead(self) -> list[PastLaunch]:
+        """Return this user's launches that wait for others and have no place in the queue yet."""
         past, tickets = read_history(within_s=RECENT_S), self._table.peek(problems=[]).tickets
         return before_queue(past, tickets, self._machine)
 
-    def _end_ahead(self, launch: PastLaunch) -> None:
+    def end_ahead(self, launch: PastLaunch) -> None:
         """End a launch that has no place in the queue yet."""
         if launch.key not in self.found:
             self.found.add(launch.key)
@@ -122,11 +110,10 @@ class _Ending:
             name = printable(launch.name or launch.key)
             print(f"{name} has been ended before it was in the queue")
 
-
-def _gpus_of(lease: Lease, machine: Machine | None) -> Sequence[str]:
-    """Return the names of a lease's GPUs; their UUIDs if neither machine nor history has them."""
-    if machine:
-        name_of = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
-        return [name_of.get(uuid, "?") for uuid in lease.uuids]
-    past = (one.gpus for one in read_history(within_s=RECENT_S) if one.id == lease.id)
-    return next(past, lease.uuids)
+    def _gpus_of(self, lease: Lease) -> Sequence[str]:
+        """Return the names of a lease's GPUs; their UUIDs if nothing here knows them."""
+        if self._machine:
+            name_of = {gpu.uuid: gpu.name for gpu in self._machine.topology.gpus}
+            return [name_of.get(uuid, "?") for uuid in lease.uuids]
+        past = (one.gpus for one in read_history(within_s=RECENT_S) if one.id == lease.id)
+        return next(past, lease.uuids)

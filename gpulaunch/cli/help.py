@@ -1,6 +1,5 @@
 """`gpulaunch help [COMMAND]`, the short help, and what a word may have meant that is no command."""
 
-import importlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -110,9 +109,8 @@ def print_help() -> None:
 def _print_command_help(words: Sequence[str]) -> int:
     """Let a command print its own help."""
     command = COMMANDS[words[0]]
-    own_main = importlib.import_module(command.module or f"gpulaunch.cli.{words[0]}").main
     arguments = [*words[1:], "--help"]
-    return int(own_main(arguments, None) if command.runs_a_command else own_main(arguments))
+    return command.run(arguments, *([None] if command.runs_a_command else []))
 
 
 def _print_settings() -> None:

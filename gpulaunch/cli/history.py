@@ -1,26 +1,31 @@
 """`gpulaunch history`: what ran, on which GPUs, for how long, and how it ended."""
 
 import os
+import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.units import parse_duration
+from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.past import is_elsewhere
 from gpulaunch.launch.surroundings import shown_settings, shown_table
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.process.system import boot_id, iso, state_of, user_name
+from gpulaunch.machine.gpu import names_in_order
+from gpulaunch.process.system import boot_id, iso, parse_time, state_of, user_name
 from gpulaunch.records import replace
 from gpulaunch.show import Document
 
 _SHOWN = 20
 _MOST = 1 << 20
+_COMMON_HINT = "where 'gpulaunch setup --history' has been run"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,9 +33,10 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     everyone = options.everyone or options.user is not None
     launches = _past_launches(options.topology, options.since, everyone=everyone)
-    launches = _of_user(options.user, launches)
-    shown = len(launches) if options.all or options.totals else _SHOWN
-    shown = options.count or shown
+    if options.user is not None:
+        names = {launch.user_id: user_name(launch.user_id) for launch in launches}
+        launches = [launch for launch in launches if names[launch.user_id] == options.user]
+    shown = options.count or (len(launches) if options.all or options.totals else _SHOWN)
     earlier = max(0, len(launches) - shown)
     launches = launches[earlier:]
     documents = launch_documents(launches, options.topology)
@@ -41,9 +47,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.show.history_table import history_table
-        from gpulaunch.show.terminal import draw
-
         draw(history_table(document, several_users=everyone), sys.stdout)
     return 0
 
@@ -80,45 +83,6 @@ def make_parser() -> Parser:
     return parser
 
 
-_COMMON_HINT = "where 'gpulaunch setup --history' has been run"
-
-
-def _past_launches(
-    topology: str | None, since_s: float | None, *, everyone: bool
-) -> list[PastLaunch]:
-    """Return the launches on one machine, in the order of their beginning.
-
-    Args:
-        topology: value of --topology, or None.
-        since_s: how long ago they began at most, in seconds, or None.
-        everyone: whether to return those of all users.
-
-    Raises:
-        UsageError: there is no such description.
-        FailedError: all are wanted, and the users' histories are not in one place.
-    """
-    if everyone and not has_common():
-        raise FailedError(
-            "each user's history is his own here, so those of others cannot be read",
-            "sudo gpulaunch setup --history makes a place for all, from then on",
-        )
-    wanted = shown_settings(topology).topology
-    earliest_s = 0.0 if since_s is None else time.time() - since_s
-    found = [one for one in read_history(everyone=everyone) if one.submitted_s >= earliest_s]
-    if wanted is None:
-        return [launch for launch in found if not launch.described]
-    name = load_described_machine(wanted)[0].name
-    return [launch for launch in found if launch.described and launch.topology == name]
-
-
-def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
-    """Return the launches of a user; all of them if the name is None."""
-    if name is None:
-        return launches
-    name_of = {launch.user_id: user_name(launch.user_id) for launch in launches}
-    return [one for one in launches if name == name_of[one.user_id]]
-
-
 def _parse_time(text: str) -> float:
     try:
         return parse_duration(text)
@@ -132,15 +96,57 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
-def launch_documents(launches: Sequence[PastLaunch], topology: str | None) -> list[Document]:
-    """Return the documents of launches on one machine, as `gpulaunch history --json` prints them.
+def _past_launches(
+    topology: str | None, since_s: float | None, *, everyone: bool
+) -> list[PastLaunch]:
+    """Return the launches of the last `since_s` on one machine, in the order of their beginning.
 
-    Args:
-        launches: the launches.
-        topology: value of --topology, or None.
+    Raises:
+        UsageError: --topology names no machine.
+        FailedError: those of all users are wanted, and their histories are not in one place.
     """
+    if everyone and not has_common():
+        raise FailedError(
+            "each user's history is his own here, so those of others cannot be read",
+            "sudo gpulaunch setup --history makes a place for all, from then on",
+        )
+    wanted = shown_settings(topology).topology
+    name = None if wanted is None else load_described_machine(wanted)[0].name
+    earliest_s = 0.0 if since_s is None else time.time() - since_s
+    found = []
+    for launch in read_history(everyone=everyone):
+        is_here = launch.topology == name if launch.described else name is None
+        if is_here and launch.submitted_s >= earliest_s:
+            found.append(launch)
+    return found
+
+
+def launch_documents(launches: Sequence[PastLaunch], topology: str | None) -> list[Document]:
+    """Return what `gpulaunch history --json` says of launches on the machine of --topology."""
     states, now_s = _states_of(launches, topology), time.time()
     return [_launch_document(one, states.get(one.key, "ended"), now_s) for one in launches]
+
+
+def _states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
+    """Return what has become of the launches without an end, by their keys.
+
+    What neither waits nor runs was killed, or is unknown if its lease may be in another table.
+    """
+    unended = [launch for launch in launches if launch.ended_s is None]
+    if not unended:
+        return {}
+    table = shown_table(shown_settings(topology), described=unended[0].described, warn=warn)
+    leases = {lease.id for lease in table.peek(problems=[]).leases}
+    boot = boot_id()
+    states = {}
+    for launch in unended:
+        elsewhere = is_elsewhere(launch)
+        may_live = elsewhere or (launch.started_s is None and launch.boot_id == boot)
+        if launch.id in leases or (may_live and state_of(launch.launcher)):
+            states[launch.key] = "waiting" if launch.started_s is None else "running"
+        else:
+            states[launch.key] = "unknown" if elsewhere else "killed"
+    return states
 
 
 def _launch_document(launch: PastLaunch, state: str, now_s: float) -> Document:
@@ -174,24 +180,27 @@ def _launch_document(launch: PastLaunch, state: str, now_s: float) -> Document:
 
 def _totals(launches: Sequence[PastLaunch], documents: Sequence[Document]) -> list[Document]:
     """Return the sums of each user's launches of one job, those with most GPU-hours first."""
-    sums: dict[tuple[str, str], Document] = {}
+    rows: dict[tuple[str, str], Document] = {}
     for launch, one in zip(launches, documents, strict=True):
-        who = {"user": one["user"], "job": _job_of(launch)}
-        row = sums.setdefault(
-            (who["user"], who["job"]), {**who, "launches": 0, "failed": 0, "gpu_hours": 0.0}
-        )
+        user, job = one["user"], _job_of(launch)
+        new = {"user": user, "job": job, "launches": 0, "failed": 0, "gpu_hours": 0.0}
+        row = rows.setdefault((user, job), new)
         row["launches"] += 1
         row["failed"] += one["state"] == "killed" or bool(one["exit_status"])
         row["gpu_hours"] += one["gpu_hours"]
-    rows = [row | {"gpu_hours": round(row["gpu_hours"], 6)} for row in sums.values()]
-    return sorted(rows, key=lambda row: (-row["gpu_hours"], row["user"], row["job"]))
+    for row in rows.values():
+        row["gpu_hours"] = round(row["gpu_hours"], 6)
+    return sorted(rows.values(), key=_by_hours)
+
+
+def _by_hours(row: Document) -> tuple[float, str, str]:
+    return -row["gpu_hours"], row["user"], row["job"]
 
 
 def _job_of(launch: PastLaunch) -> str:
     """Return what launches of one job have in common: the name, else the program and its script.
 
-    Example:
-        `python train.py` for /usr/bin/python -u train.py --lr 0.1
+    Example: `python train.py` for /usr/bin/python -u train.py --lr 0.1
     """
     if launch.name:
         return printable(launch.name)
@@ -200,27 +209,62 @@ def _job_of(launch: PastLaunch) -> str:
     return printable(" ".join(words)) or "?"
 
 
-def _states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
-    """Return what has become of the launches without an end, by their keys.
+def history_table(document: Document, *, several_users: bool) -> Parts:
+    """Return the table of launches or of their sums, with the users if there may be several."""
+    if "totals" in document:
+        return _totals_table(document["totals"])
+    if not document["launches"]:
+        return Parts(Text("nothing ran here yet, as far as the history knows"))
+    users = ["user"] if several_users else []
+    names = ("began", *users, "ran", "GPUs", "GPU-h", "end", "job")
+    table = Grid(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
+    for launch in document["launches"]:
+        began = parse_time(launch["started_at"] or launch["submitted_at"]).astimezone()
+        ran_s, gpus = launch["duration_s"], names_in_order(map(printable, launch["gpus"]))
+        cells: dict[str, str | Text] = {
+            "began": began.strftime("%m-%d %H:%M"),
+            "user": printable(launch["user"]),
+            "ran": "-" if ran_s is None else format_duration(ran_s),
+            "GPUs": gpus or f"({launch['count'] or 'all'})",  # as many as it waits for
+            "GPU-h": _hours(launch["gpu_hours"]),
+            "end": _end_cell(launch),
+            "job": cut(launch["name"] or shlex.join(launch["command"])),
+        }
+        table.add_row(*(cells[name] for name in names))
+    if document["earlier"]:
+        return Parts(table, Text(f"\n{document['earlier']} earlier: --all shows them", "dim"))
+    return Parts(table)
 
-    What neither waits nor runs was killed, or is unknown if its lease may be in another table.
 
-    Args:
-        launches: launches on one machine.
-        topology: value of --topology, or None.
-    """
-    unended = [launch for launch in launches if launch.ended_s is None]
-    if not unended:
-        return {}
-    table = shown_table(shown_settings(topology), described=unended[0].described, warn=warn)
-    leases = {lease.id for lease in table.peek(problems=[]).leases}
-    boot = boot_id()
-    states = {}
-    for launch in unended:
-        elsewhere = is_elsewhere(launch)
-        may_live = elsewhere or (launch.started_s is None and launch.boot_id == boot)
-        if launch.id in leases or (may_live and state_of(launch.launcher)):
-            states[launch.key] = "waiting" if launch.started_s is None else "running"
-        else:
-            states[launch.key] = "unknown" if elsewhere else "killed"
-    return states
+def _end_cell(launch: Document) -> Text:
+    """Return the exit status, or what has become of a launch without one."""
+    if launch["state"] == "ended":
+        status = launch["exit_status"]
+        return Text("?" if status is None else str(status), "red" if status else "green")
+    return Text(launch["state"], "red" if launch["state"] == "killed" else "")
+
+
+def _totals_table(rows: Sequence[Document]) -> Parts:
+    names = ("GPU-h", "launches", "failed", "user", "job")
+    table = Grid(*names, right=names[:3], leave=("failed",))
+    rows_of: dict[str, list[Document]] = {}
+    hours_of: Counter[str] = Counter()
+    for row in rows:
+        counts = str(row["launches"]), str(row["failed"])
+        user = printable(row["user"])
+        table.add_row(_hours(row["gpu_hours"]), *counts, user, cut(row["job"]))
+        rows_of.setdefault(user, []).append(row)
+        hours_of[user] += row["gpu_hours"]
+    lines = [Text(f"\n{_sum_text(rows)}", "bold")]
+    if len(hours_of) > 1:
+        lines += [Text(f"{user}: {_sum_text(rows_of[user])}") for user, _ in hours_of.most_common()]
+    return Parts(table, *lines)
+
+
+def _sum_text(rows: Sequence[Document]) -> str:
+    hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
+    return f"{_hours(hours)} GPU-hours in {count} launch{'' if count == 1 else 'es'}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}" if hours >= 0.005 or not hours else "<0.01"

@@ -118,15 +118,14 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
     word = before[at]
     command = COMMANDS[word]
     arguments = [*before[:at], *before[at + 1 :]]
-    module = command.module or f"gpulaunch.cli.{word}"
     try:
         if command.runs_a_command:
-            return int(importlib.import_module(module).main(arguments, user_command))
+            return command.run(arguments, user_command)
         if user_command is not None:
             raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
         prepare_stdout()
         gc.enable()  # unlike a launch, these commands compute
-        return int(importlib.import_module(module).main(arguments))
+        return command.run(arguments)
     except SystemExit as end:  # argparse has printed its help
         return int(end.code or 0)
 

@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     gpu_model, site, jobs = _load_queue(options.file)
     plan = make_plan(jobs, site)
+    from gpulaunch.cli.screen import draw
     from gpulaunch.show.plan import plan_document, plan_table
-    from gpulaunch.show.terminal import draw
 
     document = plan_document(plan, site, gpu_model)
     if options.json:

@@ -100,9 +100,9 @@ def word_parsers() -> dict[str, Parser]:
 
 
 def _list(*, as_json: bool) -> int:
+    from gpulaunch.cli.screen import draw
     from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
     from gpulaunch.show.profile import profile_document, profiles_table
-    from gpulaunch.show.terminal import draw
 
     profiles = []
     for name in profile_names():
@@ -121,9 +121,9 @@ def _list(*, as_json: bool) -> int:
 
 
 def _show(name: str, *, as_json: bool) -> int:
+    from gpulaunch.cli.screen import draw
     from gpulaunch.profiles.catalog import find_profile, load_profile
     from gpulaunch.show.profile import profile_document, profile_text
-    from gpulaunch.show.terminal import draw
 
     path, profile = find_profile(name), load_profile(name)
     if as_json:

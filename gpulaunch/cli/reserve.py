@@ -41,22 +41,19 @@ from gpulaunch.process.system import (
 )
 from gpulaunch.records import replace
 
-_NAMES = (
-    *("gpus", "profile", "policy", "pattern", "bandwidth_sensitive", "memory", "gpu_model"),
-    *("only", "exclude", "nvlink", "wait", "wait_timeout", "uuid", "topology", "name", "notify"),
-    *("quiet", "help"),
-)
+_NAMES = """\
+gpus profile policy pattern bandwidth_sensitive memory gpu_model only exclude nvlink wait
+wait_timeout uuid topology name notify quiet help"""
 """Options of a launch that a reservation has, too."""
 
 _ROWS: tuple[Option[Any], ...] = (
     Option(str, "--for TIME", "how long, such as 90s, 10m, 1h30m; needed", name="for"),
     OnOff("--keep", "hold them after logout, too, as where CI=true", name="keep"),
-    *(OPTIONS[name] for name in _NAMES),
+    *(OPTIONS[name] for name in _NAMES.split()),
     OnOff("--json", "print a JSON document", name="json"),
 )
 
 _DAY_S = 86400.0
-_LONGEST_S = _DAY_S  # the kernel does not take centuries
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _ABOUT = """\
@@ -112,11 +109,7 @@ def make_parser() -> LaunchParser:
 
 
 def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
-    """Print what the keeper says, and let it go on once that is printed.
-
-    Returns:
-        The exit status: the keeper's if it has no GPUs.
-    """
+    """Print what the keeper says, and let it go on then; return its exit status without GPUs."""
     text = b""
     while part := keeper.recv(1 << 16):
         text += part
@@ -142,8 +135,13 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     limit = given["for"]
     forced = {"time_limit": limit, "share": ("reserve", "false")}
     options = Options({**given, **forced}, os.environ)
-    launch = _read(options, limit[1])
-    table = open_table_of(launch, tell_of(options))
+    tell = tell_of(options)
+    launch = read_launch(options, ["reserve", limit[1]], name=options.name, warn=tell)
+    if launch.within and launch.within.share:
+        raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
+    # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.
+    launch = replace(launch, idle_after_s=None, recorded_in=None)
+    table = open_table_of(launch, tell)
     reporter = Reporter(options)
     reporter.concerns(launch)
     held = acquire(launch, table, reporter, lambda *_: ThisProcess())
@@ -161,45 +159,31 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     os._exit(0)
 
 
-def _read(options: Options, limit: str) -> Launch:
-    """Read a reservation as a launch whose time limit is that of the reservation.
-
-    Raises:
-        UsageError: something asked for does not exist or is impossible.
-    """
-    launch = read_launch(options, ["reserve", limit], name=options.name, warn=tell_of(options))
-    if launch.within and launch.within.share:
-        raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
-    # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.
-    return replace(launch, idle_after_s=None, recorded_in=None)
-
-
 def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: ANN401
     """Return what the keeper tells the command line: the document for --json, and a line."""
     lease, gpus = held.lease, held.grant.gpus
-    variables = job_environment(
-        visible_gpus(launch, held.grant),
-        driver=launch.machine.topology.driver,
-        by_uuid=launch.by_uuid,
-        count=len(gpus),
-        lease_id=lease.id,
-    )
+    topology = launch.machine.topology
     until_s = time.time() + (lease.time_limit_s or 0)
     document = {
         "lease": lease.id,
         "name": launch.name,
-        "topology": launch.machine.topology.name,
+        "topology": topology.name,
         "gpus": [gpu.index for gpu in gpus],
         "uuids": lease.uuids,
         "until": iso(until_s),
-        "env": variables,
+        "env": job_environment(
+            visible_gpus(launch, held.grant),
+            driver=topology.driver,
+            by_uuid=launch.by_uuid,
+            count=len(gpus),
+            lease_id=lease.id,
+        ),
     }
     form = "%H:%M" if lease.time_limit_s < _DAY_S else "%Y-%m-%d %H:%M"
     clock = time.strftime(form, time.localtime(until_s))
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
-    names = held.grant.names
-    said = f"GPUs {names} of {launch.machine.topology.name} are held until {clock}: {ends}"
+    said = f"GPUs {held.grant.names} of {topology.name} are held until {clock}: {ends}"
     return json.dumps([document, said]).encode()
 
 
@@ -215,12 +199,7 @@ def _session_leader() -> Process | None:
 
 
 def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
-    """Sleep until a reservation is over: by time, by a signal, or with its session.
-
-    Args:
-        leader: the shell with whose end it ends; None for none.
-        until_s: its end at the latest, in seconds since boot.
-    """
+    """Sleep until a reservation is over: by time (since boot), by a signal, or with its leader."""
     read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
     for fd in (read_end, write_end):
         os.set_blocking(fd, False)
@@ -234,6 +213,7 @@ def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
         if process is None:
             return
         poll.register(process, select.POLLIN)
+    # In days, since the kernel does not take centuries.
     while (left_s := until_s - seconds_since_boot()) > 0:
-        if poll.poll(min(left_s, _LONGEST_S) * 1000):
+        if poll.poll(min(left_s, _DAY_S) * 1000):
             return

@@ -1,42 +1,48 @@
-"""`gpulaunch setup`: a state directory for good, as root; or a program called nvidia-docker."""
+"""`gpulaunch setup`, `drain` and `undrain`: what is made for all users, and GPUs out of service."""
 
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
-from gpulaunch.errors import FailedError, UsageError, call_failed
-from gpulaunch.history.line import COMMON
+from gpulaunch.decide.request import select_gpus
+from gpulaunch.errors import FailedError, UsageError, call_failed, counted
+from gpulaunch.history.line import COMMON, set_up_history
 from gpulaunch.launch.open_table import TMPFILES, set_up
+from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.directory import SET_UP
+from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
+from gpulaunch.leases.table import Table
+from gpulaunch.leases.wake import WAKE, ring
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu import Gpu, gpus_named
 
 _NVIDIA_DOCKER = "nvidia-docker"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Make the state directory, and say where; or make the link."""
-    parser = make_parser()
+def setup(arguments: Sequence[str]) -> int:
+    """Make the state directory for good, the directory of all users' history, or nvidia-docker."""
+    parser = setup_parser()
     options = parser.parse_args(arguments)
     if options.history and options.nvidia_docker:
         parser.error("--history and --nvidia-docker are two calls")
     if options.history:
-        from gpulaunch.history.line import set_up_history  # late: not for the table
-
         set_up_history()
         print(f"{COMMON} holds the history of all users' launches from now on")
-        return 0
-    if options.nvidia_docker:
-        print(_link(sys.argv[0]))
-        return 0
-    set_up(warn)
-    print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
+    elif options.nvidia_docker:
+        link = _link(sys.argv[0])
+        print(f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container")
+    else:
+        set_up(warn)
+        print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
     return 0
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command line."""
+def setup_parser() -> Parser:
+    """Return the parser of the command line of `gpulaunch setup`."""
     parser = Parser(
         "gpulaunch setup",
         f"Make {SET_UP}, the allocation table of all users, now and after every boot.",
@@ -57,11 +63,7 @@ def make_parser() -> Parser:
 
 
 def _link(program: str) -> str:
-    """Make the link nvidia-docker beside a program; return what to print.
-
-    Raises:
-        FailedError: there is another program of that name, or the link cannot be made.
-    """
+    """Make a link nvidia-docker to gpulaunch beside it, unless it is there; return its path."""
     if os.path.basename(program) != "gpulaunch":
         raise UsageError(
             f"--nvidia-docker makes a link to the program gpulaunch, but this is {program}"
@@ -80,4 +82,69 @@ def _link(program: str) -> str:
     found = shutil.which(_NVIDIA_DOCKER)
     if found != link:
         warn(f"PATH finds {found or 'no nvidia-docker'}, not {link}")
-    return f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container"
+    return link
+
+
+def drain(arguments: Sequence[str]) -> int:
+    """Drain GPUs: jobs that run there go on, and no other begins."""
+    options = drain_parser().parse_args(arguments)
+    length = len(options.reason)
+    if length > MOST_REASON_CHARACTERS:
+        raise UsageError(f"--reason: {length} characters, {MOST_REASON_CHARACTERS} are allowed")
+    machine, table, gpus = _named_gpus(options)
+    for gpu in gpus:
+        write_drain(table.directory, gpu.uuid, machine.key, options.reason)
+    uuids = {gpu.uuid for gpu in gpus}
+    busy = [lease for lease in table.peek(problems=[]).of(machine).leases if uuids & {*lease.uuids}]
+    note = f"; {counted(len(busy), 'job')} on {'them' if gpus[1:] else 'it'} may finish"
+    print(f"drained {gpus_named(gpus)} of {machine.topology.name}{note if busy else ''}")
+    return 0
+
+
+def drain_parser() -> Parser:
+    """Return the parser of the command line of `gpulaunch drain`."""
+    parser = Parser(
+        "gpulaunch drain",
+        "Take GPUs out of service until 'gpulaunch undrain', or the next boot; what runs there "
+        "goes on. For root, or the owner of the state directory.",
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="what others are told")
+    _add_gpus(parser)
+    return parser
+
+
+def undrain(arguments: Sequence[str]) -> int:
+    """Put GPUs into service again, and wake who waits for them."""
+    machine, table, gpus = _named_gpus(undrain_parser().parse_args(arguments))
+    back = [gpu for gpu in gpus if remove_drain(table.directory, gpu.uuid, machine.key)]
+    others = [gpu for gpu in gpus if gpu not in back]
+    if others:
+        warn(f"{gpus_named(others)} of {machine.topology.name}: not drained")
+    if back:
+        # The first that waits is enough: whoever cannot start wakes the next.
+        for ticket in table.peek(problems=[]).of(machine).tickets[:1]:
+            with suppress(OSError):
+                ring(table.directory, ticket.id, WAKE)
+        print(f"{gpus_named(back)} of {machine.topology.name} in service again")
+    return 0
+
+
+def undrain_parser() -> Parser:
+    """Return the parser of the command line of `gpulaunch undrain`."""
+    parser = Parser(
+        "gpulaunch undrain", "Put GPUs into service again that 'gpulaunch drain' took out of it."
+    )
+    _add_gpus(parser)
+    return parser
+
+
+def _add_gpus(parser: Parser) -> None:
+    parser.add_argument("gpus", metavar="GPU", nargs="+", help="index, card:instance, or UUID")
+    add_topology(parser)
+
+
+def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
+    """Return the machine, its table, and the GPUs that are named."""
+    shown, table = read_shown(options.topology, warn, use=False)
+    names = ",".join(options.gpus).split(",")
+    return shown.machine, table, list(select_gpus(shown.machine.topology, names, "GPU"))

@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.report is not None:
         for name, content in report_files(replays).items():
             write_bytes(os.path.join(options.report, name), content)
+    from gpulaunch.cli.screen import draw
     from gpulaunch.show.replay import replays_document, replays_table
-    from gpulaunch.show.terminal import draw
 
     document = replays_document(replays)
     if options.json:

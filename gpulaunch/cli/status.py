@@ -1,42 +1,91 @@
-"""`gpulaunch status`: print who has which GPUs, since when, doing what."""
+"""`gpulaunch status`: who has which GPUs, since when, doing what; as a table, JSON or metrics."""
 
 import os
+import shlex
 import sys
 import time
-from collections.abc import Sequence
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.screen import draw
+from gpulaunch.cli.status_table import gpu_places, gpus_view, status_table
 from gpulaunch.containers.life import Standing
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.read import read_dependent
 from gpulaunch.launch.outside_use import find_strays, read_containers, with_containers
 from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import read_shown
-from gpulaunch.leases.holders import LeftOver, left_over_holders
+from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.driver import Health, Load, OutsideUse
 from gpulaunch.machine.find import ask_apart, look_again, read_health, read_load
-from gpulaunch.process.system import is_stopped, user_name
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import is_stopped, iso, parse_time, user_name
+from gpulaunch.records import as_dict
+from gpulaunch.sharing.membership import paces
 from gpulaunch.show import Document
-from gpulaunch.show.status import of_user, status_document
 
 if TYPE_CHECKING:
-    from gpulaunch.errors import FailedError
+    from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.history.forecast import StartRange
-    from gpulaunch.machine.driver import OutsideUse
+    from gpulaunch.history.past_launch import PastLaunch
+    from gpulaunch.leases.drain import Drain
 
 _SLOW_S = 5.0
 """Time between two looks at what costs more, such as health, use outside and containers."""
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the allocation table of one machine."""
+    options = make_parser().parse_args(arguments)
+    if options.json + options.openmetrics + options.gpus > 1:
+        raise UsageError("--gpus, --json and --openmetrics do not go together")
+    if options.mine and options.user:
+        raise UsageError("--mine and --user do not go together")
+    reader = StatusReader(options.topology)
+    user = user_name(os.geteuid()) if options.mine else options.user
+    document, now = reader.read(), datetime.now(timezone.utc)
+    if user is not None:
+        document = of_user(document, user)
+    if options.json:
+        print_json(document)
+    elif options.openmetrics:
+        print(openmetrics_text(document), end="")
+    elif options.gpus:
+        draw(gpus_view(document, gpu_places(reader.machine.topology), now, user), sys.stdout)
+    else:
+        draw(status_table(document, now), sys.stdout)
+    return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
+    parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
+    parser.add_argument("--mine", action="store_true", help="only your jobs")
+    parser.add_argument("--user", metavar="NAME", help="only those of one user")
+    parser.add_argument(
+        "--openmetrics",
+        action="store_true",
+        help="print metrics, such as for node_exporter's textfile collector",
+    )
+    add_topology(parser)
+    add_json(parser)
+    return parser
+
 
 class StatusReader:
-    """A reader of the table and the GPUs of the machine that a command is to show.
-
-    Args:
-        topology: value of --topology, or None.
-    """
+    """A reader of the table and the GPUs of the machine that --topology or the settings name."""
 
     def __init__(self, topology: str | None) -> None:
         ask_apart()
@@ -46,8 +95,8 @@ class StatusReader:
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}
         self._strays: list[OutsideUse] = []
-        self._looked_at: set[str] | None = None
         self._starts: dict[str, StartRange] = {}
+        self._looked_at: set[str] | None = None
         self._read_s = time.monotonic()
 
     def read(self) -> Document:
@@ -73,17 +122,17 @@ class StatusReader:
             self.machine.outside,
             user_name,
             seen.tickets,
-            self._left_over,
-            stopped,
-            _find_standings(seen),
-            self._containers,
-            self._health,
-            seen.drained,
-            read_load(self.machine),
-            self._starts,
-            before_queue(read_dependent(), seen.tickets, self.machine),
-            problems,
-            self._strays,
+            left_over=self._left_over,
+            stopped=stopped,
+            standings=_find_standings(seen),
+            containers=self._containers,
+            health=self._health,
+            drained=seen.drained,
+            load=read_load(self.machine),
+            starts=self._starts,
+            dependent=before_queue(read_dependent(), seen.tickets, self.machine),
+            problems=problems,
+            strays=self._strays,
         )
 
     def _look_slowly(self, seen: Snapshot, stopped: set[str]) -> None:
@@ -91,7 +140,7 @@ class StatusReader:
 
         With 100 waiting the starts take 0.15 s.
         """
-        ids = {one.id for one in seen.leases} | {one.id for one in seen.tickets}
+        ids = {lease.id for lease in seen.leases} | {ticket.id for ticket in seen.tickets}
         if ids == self._looked_at:
             return
         self._looked_at = ids
@@ -111,61 +160,366 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
         return {}
     from gpulaunch.containers.standings import standings_of  # late: few leases need it
 
-    found = standings_of(leases)
+    standings = standings_of(leases)
+    for lease in leases:
+        if standings[lease.id].forbidden and lease.id not in seen.unlocked:
+            del standings[lease.id]
+    return standings
+
+
+# The document
+
+
+def status_document(
+    topology: Topology,
+    leases: Sequence[Lease],
+    outside: Sequence[OutsideUse],
+    user_name: Callable[[int], str],
+    tickets: Sequence[Ticket] = (),
+    *,
+    left_over: Mapping[str, LeftOver] = _NOTHING,
+    stopped: Collection[str] = (),
+    standings: Mapping[str, Standing] = _NOTHING,
+    containers: "Sequence[RunningContainer]" = (),
+    health: Sequence[Health] = (),
+    drained: "Sequence[Drain]" = (),
+    load: Sequence[Load] = (),
+    starts: "Mapping[str, StartRange]" = _NOTHING,
+    dependent: "Sequence[PastLaunch]" = (),
+    problems: Sequence[FailedError] = (),
+    strays: Sequence[OutsideUse] = (),
+) -> Document:
+    """Return the document that `gpulaunch status --json` prints: one machine's whole table.
+
+    The keys of mappings are ids of leases or, for `starts`, of tickets. `stopped` has the ids of
+    leases whose job is stopped, and of tickets whose launcher is, so that others pass it. `load`
+    is empty if it was not asked for, as of a described machine. As long as there are `problems`,
+    no launch is decided, so no GPU is free for one.
+    """
+    used = {use.uuid: use.who for use in outside if use.state == "used"}
+    barred = {use.uuid for use in outside if use.state == "barred"}
+    health_of = {one.uuid: one for one in health}
+    load_of = {one.uuid: one for one in load}
+    marks: dict[str, Drain] = {}
+    if drained:
+        from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
+
+        marks = drains_by_gpu(topology, drained)
+    gpus = []
+    for gpu in topology.gpus:
+        holders = _holders_of(gpu, leases)
+        known = health_of.get(gpu.uuid) or Health(gpu.uuid)
+        mark = marks.get(gpu.uuid)
+        if holders:
+            state = "shared" if any(map(_is_shared, holders)) else "leased"
+        elif gpu.uuid in barred or known.problems:
+            state = "barred"
+        elif mark:
+            state = "drained"
+        else:
+            state = "outside" if gpu.uuid in used else "free"
+        gpus.append(
+            {
+                "index": gpu.index,
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "free": state == "free" and not problems,
+                "state": state,
+                "leases": [lease.id for lease in holders],
+                "outside": used.get(gpu.uuid) if state == "outside" else None,
+                "strays": [
+                    {"pid": use.pids[0], "lease": use.stray, "who": use.who}
+                    for use in strays
+                    if use.uuid == gpu.uuid
+                ],
+                "drained": {
+                    "by": user_name(mark.user_id),
+                    "reason": printable(mark.reason) or None,
+                    "since": mark.since,
+                }
+                if mark
+                else None,
+                "problems": list(known.problems),
+                "warnings": list(known.warnings),
+                **as_dict(load_of.get(gpu.uuid) or Load(gpu.uuid)),
+                "memory_total_bytes": gpu.memory_bytes or None,
+                "numa_node": gpu.numa_node,
+            }
+        )
+    gpu_of = {gpu.uuid: gpu for gpu in topology.gpus}
+    pace_of = paces(topology, leases)
+    lease_documents = []
+    for lease in leases:
+        document = _lease_document(
+            lease,
+            gpu_of,
+            standings.get(lease.id),
+            user=user_name(lease.user_id),
+            pace=pace_of.get(lease.id),
+            stopped=lease.id in stopped,
+            containers_beside=[one.id for one in containers if lease in one.leases_beside(leases)],
+        )
+        lease_documents.append(document | _left_over_keys(lease, left_over.get(lease.id), outside))
     return {
-        key: standing
-        for key, standing in found.items()
-        if key in seen.unlocked or not standing.forbidden
+        "topology": topology.name,
+        "problems": [
+            printable(": ".join(filter(None, (one.message, one.hint)))) for one in problems
+        ],
+        "gpus": gpus,
+        "leases": lease_documents,
+        "dependent": [
+            {
+                "name": one.name,
+                "user": user_name(one.user_id),
+                "gpus": one.count,
+                "since": iso(one.submitted_s),
+                "pid": one.launcher.pid,
+                "after": [printable(name) for name in one.after],
+                "profile": one.profile,
+                "command": [printable(argument) for argument in one.command],
+            }
+            for one in dependent
+        ],
+        "queue": [
+            {
+                "id": ticket.id,
+                "user": user_name(ticket.user_id),
+                "gpus": ticket.gpus,
+                "since": ticket.since,
+                "position": position,
+                "pid": ticket.launcher.pid,
+                "profile": ticket.profile,
+                "command": [printable(argument) for argument in ticket.command],
+                "name": ticket.name,
+                "within": ticket.within,
+                "stopped": ticket.id in stopped,
+                "choosy": ticket.choosy,
+                "predicted_start": start_document(starts.get(ticket.id)),
+            }
+            for position, ticket in enumerate(tickets, 1)
+        ],
+        "containers": [
+            _container_document(container, gpu_of, leases)
+            for container in containers
+            if not any(map(container.is_of, leases))
+        ],
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the allocation table of one machine."""
-    options = _parse(arguments)
-    reader = StatusReader(options.topology)
-    user = user_name(os.geteuid()) if options.mine else options.user
-    document, now = reader.read(), datetime.now(timezone.utc)
-    if user is not None:
-        document = of_user(document, user)
-    if options.json:
-        print_json(document)
-    elif options.openmetrics:
-        from gpulaunch.show.openmetrics import openmetrics_text
-
-        print(openmetrics_text(document), end="")
-    elif options.gpus:
-        from gpulaunch.show.gpu_table import gpu_places, gpus_view
-        from gpulaunch.show.terminal import draw
-
-        draw(gpus_view(document, gpu_places(reader.machine.topology), now, user), sys.stdout)
-    else:
-        from gpulaunch.show.status_table import status_table
-        from gpulaunch.show.terminal import draw
-
-        draw(status_table(document, now), sys.stdout)
-    return 0
+def of_user(document: Document, user: str) -> Document:
+    """Return the document with the leases, tickets and dependent launches of one user."""
+    own = {}
+    for key in ("leases", "queue", "dependent"):
+        own[key] = [record for record in document[key] if record["user"] == user]
+    return document | own
 
 
-def _parse(arguments: Sequence[str]) -> Namespace:
-    options = make_parser().parse_args(arguments)
-    if options.json + options.openmetrics + options.gpus > 1:
-        raise UsageError("--gpus, --json and --openmetrics do not go together")
-    if options.mine and options.user:
-        raise UsageError("--mine and --user do not go together")
-    return options
+def start_document(start: "StartRange | None") -> Document | None:
+    """Return the times between which a launch probably starts; None if that is unknown."""
+    if start is None:
+        return None
+    now_s = time.time()
+    return {"from": iso(now_s + start.from_s), "to": iso(now_s + start.to_s)}
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
-    parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
-    parser.add_argument("--mine", action="store_true", help="only your jobs")
-    parser.add_argument("--user", metavar="NAME", help="only those of one user")
-    parser.add_argument(
-        "--openmetrics",
-        action="store_true",
-        help="print metrics, such as for node_exporter's textfile collector",
-    )
-    add_topology(parser)
-    add_json(parser)
-    return parser
+def _holders_of(gpu: Gpu, leases: Sequence[Lease]) -> list[Lease]:
+    # A card may have been split into MIG instances while it was leased.
+    own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
+    holders = [lease for lease in leases if own.intersection(lease.uuids)]
+    # The other ranks of a step may not have begun, or have ended.
+    return holders or [lease for lease in leases if own.intersection(lease.held_from(None))]
+
+
+def _is_shared(lease: Lease) -> bool:
+    """Return whether others may have the same GPUs, by MPS or by a cluster engine."""
+    return lease.share is not None or (lease.engine_job is not None and lease.engine_job.shared)
+
+
+def _lease_document(
+    lease: Lease,
+    gpu_of: Mapping[str, Gpu],
+    standing: Standing | None,
+    *,
+    user: str,
+    pace: float | None,
+    stopped: bool,
+    containers_beside: Sequence[str],
+) -> Document:
+    share, job = lease.share, lease.engine_job
+    container = standing.keeper if standing else None
+    gpus = [gpu_of.get(uuid) for uuid in lease.uuids]
+    idle_s = idle_since_s(lease)
+    return {
+        "id": lease.id,
+        "user": user,
+        "pid": lease.launcher.pid,
+        "job_pid": lease.job.pid,
+        "gpus": [gpu and gpu.index for gpu in gpus],
+        "gpu_names": [gpu and gpu.name for gpu in gpus],
+        "uuids": list(lease.uuids),
+        "shared": share is not None,
+        "sm_percentage": share.sm_percentage if share else None,
+        "share_memory_bytes": share.client.demand.memory_bytes if share else None,
+        "guest": share is not None and share.guest,
+        "promised_pace": share.promised_pace if share else None,
+        "pace": pace,
+        "profile": lease.profile,
+        "command": [printable(argument) for argument in lease.command],
+        "started_at": lease.started_at,
+        "time_limit_s": lease.time_limit_s,
+        "ends_at": _end_of(lease),
+        "idle_since": None if idle_s is None else iso(idle_s),
+        "stopped": stopped,
+        "container": container.id if container else None,
+        "container_name": container.name if container else None,
+        "container_state": container.state if container else None,
+        "container_problem": standing.problem if standing else None,
+        "containers_beside": containers_beside,
+        "name": lease.name,
+        "parent": lease.ancestors[0] if lease.ancestors else None,
+        "assumed": list(lease.assumed),
+        "engine_job": {
+            "engine": printable(job.engine),
+            "id": printable(job.id),
+            "rank": job.rank,
+            "ranks": job.ranks,
+            "shared": job.shared,
+        }
+        if job
+        else None,
+    }
+
+
+def _end_of(lease: Lease) -> str | None:
+    """Return when a lease ends at most by its time limit, or None if it has none."""
+    if lease.time_limit_s is None:
+        return None
+    try:
+        began = parse_time(lease.started_at).astimezone(timezone.utc)
+        end = began + timedelta(seconds=lease.time_limit_s)
+    except (OverflowError, ValueError):  # another user wrote the record
+        return None
+    return end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _left_over_keys(
+    lease: Lease, left_over: LeftOver | None, outside: Sequence[OutsideUse]
+) -> Document:
+    """Return the keys about left-over processes; whether they use GPUs is known on real ones."""
+    used: bool | None = None
+    if left_over and lease.table is None:
+        uses = [use for use in outside if use.uuid in lease.uuids]
+        used = None if any(use.lost for use in uses) else bool(uses)
+    return {
+        "left_over_pids": left_over.pids if left_over else None,
+        "left_over_since": left_over.since if left_over else None,
+        "left_over_uses_gpus": used,
+    }
+
+
+def _container_document(
+    container: "RunningContainer", gpu_of: Mapping[str, Gpu], leases: Sequence[Lease]
+) -> Document:
+    """Return the document of a running container that has no live lease."""
+    gpus = [gpu for gpu in gpu_of.values() if gpu.uuid in container.uuids]
+    return {
+        "id": container.id,
+        "name": container.name,
+        "engine": container.program,
+        "gpus": [gpu.index for gpu in gpus],
+        "gpu_names": [gpu.name for gpu in gpus],
+        "sees_all": container.traits.sees_all,
+        "made_under": container.traits.lease_id,
+        "is_here": container.is_here,
+        "leases": [lease.id for lease in container.leases_beside(leases)],
+    }
+
+
+# Metrics in OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/)
+
+_STATES = ("free", "leased", "shared", "outside", "drained", "barred")
+_METRICS = {
+    "gpus": "GPUs of the machine by state.",
+    "problems": "Reasons why no launch gets a GPU now.",
+    "gpu_healthy": "1 if nothing bars the GPU.",
+    "gpu_utilization_ratio": "Part of the last moment in which a kernel ran.",
+    "gpu_memory_utilization_ratio": "Part of it in which memory was read or written.",
+    "gpu_memory_used_bytes": "Memory in use.",
+    "gpu_memory_total_bytes": "All memory.",
+    "gpu_power_watts": "Power drawn now.",
+    "gpu_power_limit_watts": "Power that may be drawn.",
+    "gpu_temperature_celsius": "Temperature.",
+    "queue_requests": "Launches that wait.",
+    "queue_gpus": "GPUs that they ask for.",
+    "lease_gpus": "GPUs of a lease.",
+    "lease_start_time_seconds": "Start of a lease, Unix time.",
+    "lease_time_limit_seconds": "Longest time of a lease.",
+    "lease_stopped": "1 if the job of a lease is stopped.",
+    "gpu_lease": "1 for each GPU that a lease has.",
+}
+_UNITS = ("ratio", "bytes", "watts", "celsius", "seconds")
+_OF_GPUS = {  # metric: key of a GPU in the document, factor
+    "gpu_utilization_ratio": ("utilization_percentage", 0.01),
+    "gpu_memory_utilization_ratio": ("memory_utilization_percentage", 0.01),
+    "gpu_memory_used_bytes": ("memory_used_bytes", 1),
+    "gpu_memory_total_bytes": ("memory_total_bytes", 1),
+    "gpu_power_watts": ("power_w", 1),
+    "gpu_power_limit_watts": ("power_limit_w", 1),
+    "gpu_temperature_celsius": ("temperature_c", 1),
+}
+
+
+def openmetrics_text(document: Document) -> str:
+    """Return the metrics of a machine; what is unknown is left out."""
+    lines = []
+    for name, known in _samples_of(document).items():
+        if known:
+            lines.append(f"# TYPE gpulaunch_{name} gauge")
+            unit = name.rpartition("_")[2]
+            if unit in _UNITS:
+                lines.append(f"# UNIT gpulaunch_{name} {unit}")
+            lines += [f"# HELP gpulaunch_{name} {_METRICS[name]}", *known]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _samples_of(document: Document) -> dict[str, list[str]]:
+    """Return the lines with the values of each metric."""
+    samples: dict[str, list[str]] = {name: [] for name in _METRICS}
+
+    def add(name: str, value: float | None, **labels: str) -> None:
+        if value is not None:
+            labels = {"topology": document["topology"], **labels}
+            inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+            samples[name].append(f"gpulaunch_{name}{{{inside}}} {value:.10g}")
+
+    counts = Counter(gpu["state"] for gpu in document["gpus"])
+    for state in _STATES:
+        add("gpus", counts[state], state=state)
+    add("problems", len(document["problems"]))
+    for gpu in document["gpus"]:
+        labels = {"gpu": gpu["name"], "uuid": gpu["uuid"], "model": gpu["model"]}
+        add("gpu_healthy", int(not gpu["problems"]), **labels)
+        for name, (key, factor) in _OF_GPUS.items():
+            add(name, None if gpu[key] is None else gpu[key] * factor, **labels)
+        for lease in document["leases"]:
+            if lease["id"] in gpu["leases"]:
+                add("gpu_lease", 1, **labels, lease=lease["id"], user=lease["user"])
+    add("queue_requests", len(document["queue"]))
+    add("queue_gpus", sum(ticket["gpus"] for ticket in document["queue"]))
+    for lease in document["leases"]:
+        labels = {"lease": lease["id"], "user": lease["user"], "profile": lease["profile"] or ""}
+        labels["job"] = lease["name"] or shlex.join(lease["command"])
+        add("lease_gpus", len(lease["uuids"]), **labels)
+        with suppress(ValueError):  # another user wrote the record
+            start_s = parse_time(lease["started_at"]).timestamp()
+            add("lease_start_time_seconds", start_s, **labels)
+        add("lease_time_limit_seconds", lease["time_limit_s"], **labels)
+        add("lease_stopped", int(lease["stopped"]), **labels)
+    return samples
+
+
+def _escaped(text: str) -> str:
+    """Escape a label, also bytes of it that are no UTF-8."""
+    text = text.encode(errors="backslashreplace").decode()
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

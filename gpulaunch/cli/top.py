@@ -1,23 +1,46 @@
 """`gpulaunch top`: a live screen of GPUs, their jobs and the queue."""
 
 import os
+import select
+import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
-from gpulaunch.cli.keyboard import Keyboard
-from gpulaunch.cli.status import StatusReader
+from gpulaunch.cli.screen import LiveScreen, Text
+from gpulaunch.cli.status import StatusReader, of_user
+from gpulaunch.cli.status_table import (
+    GpuPlace,
+    free_gpus,
+    gpu_places,
+    gpus_cell,
+    gpus_table,
+    job_notes,
+    jobs_table,
+    left_cell,
+    machine_notes,
+    state_of,
+    time_cell,
+    waiting,
+)
+from gpulaunch.errors import printable
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
-from gpulaunch.show.status import of_user
 
 if TYPE_CHECKING:
-    from gpulaunch.show.terminal import LiveScreen
-    from gpulaunch.show.top_screen import TopScreen
+    from gpulaunch.cli.screen import Line
+
 
 _INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
@@ -27,22 +50,15 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    from gpulaunch.show.gpu_table import gpu_places, gpus_view  # late: the help does without rich
-    from gpulaunch.show.terminal import LiveScreen, draw
-    from gpulaunch.show.top_screen import TopScreen
-
+    is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    if is_dumb or not (os.isatty(0) and os.isatty(1)):
+        return status.main(["--gpus", *arguments])
     reader = StatusReader(options.topology)
     places = gpu_places(reader.machine.topology)
-    if not _can_draw():
-        document, now = reader.read(), datetime.now(timezone.utc)
-        if options.user is not None:
-            document = of_user(document, options.user)
-        draw(gpus_view(document, places, now, options.user), sys.stdout)
-        return 0
     screen = LiveScreen(sys.stdout)
-    shown = TopScreen(places, user_name(os.geteuid()), options.user)
+    top = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, shown).run()
+        top.run(reader, screen, keyboard)
     return 0
 
 
@@ -57,87 +73,106 @@ def make_parser() -> Parser:
     return parser
 
 
-def _can_draw() -> bool:
-    """Return whether stdin and stdout are a terminal on which a screen can be drawn."""
-    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
-    return os.isatty(0) and os.isatty(1) and not dumb
+class TopScreen:
+    """The content of the screen, what its user has selected, and what the keys do.
 
-
-class _Top:
-    """The screen, and what its keys do.
-
-    Args:
-        reader: reads what is shown.
-        screen: the terminal.
-        keyboard: its keys.
-        shown: what is on it.
+    Jobs of `own`, who looks, are bold; those of `user` are shown, or with None all. `selected` is
+    the id of a lease or ticket, or empty; `message` is what there is to be said, or empty.
     """
 
-    def __init__(
-        self, reader: StatusReader, screen: "LiveScreen", keyboard: Keyboard, shown: "TopScreen"
-    ) -> None:
-        self._reader, self._screen, self._keyboard = reader, screen, keyboard
-        self._shown = shown
-        self._asking = False
+    def __init__(self, places: Sequence[GpuPlace], own: str, user: str | None = None) -> None:
+        self._places, self._own, self._user = places, own, user
+        self._document: Document = {}
+        self._shown: Document = {}
+        self._scroll = 0
+        self.selected = ""
+        self.message = ""
+        self._is_asking = False
         self._ending: subprocess.Popen[str] | None = None
 
-    def run(self) -> None:
+    def run(self, reader: StatusReader, screen: LiveScreen, keyboard: "Keyboard") -> None:
         """Read and draw until a key ends it."""
         keys: list[str] = []
         while True:
             if not keys:  # a key changes the view only
-                self._shown.update(self._reader.read())
+                self.update(reader.read())
                 self._note_end()
-            self._screen.draw(self._shown.lines(datetime.now(timezone.utc), self._screen))
-            keys = self._keyboard.wait(_INTERVAL_S)
+            screen.draw(self.lines(datetime.now(timezone.utc), screen))
+            keys = keyboard.wait(_INTERVAL_S)
             for key in keys:
-                if not self._press(key):
+                if key == "end" or (key == "q" and not self._is_asking):
                     return
+                self._press(key, keyboard)
 
-    def _press(self, key: str) -> bool:
-        """Do what a key stands for; return whether to go on."""
-        if key == "end":
-            return False
-        if self._asking:
-            self._answer(key)
-            return True
-        if key == "q":
-            return False
-        self._shown.message = ""
-        if key in _STEPS:
-            self._shown.step(_STEPS[key])
+    def update(self, document: Document) -> None:
+        """Show another document from status_document."""
+        self._document = document
+        self._shown = document if self._user is None else of_user(document, self._user)
+
+    def step(self, step: int) -> None:
+        """Select another job: the next (1) or the one before (-1)."""
+        ids = self._selectable()
+        if self.selected in ids:
+            at = ids.index(self.selected) + step
+            self.selected = ids[min(max(at, 0), len(ids) - 1)]
+        elif ids:
+            self.selected = ids[0 if step > 0 else -1]
+        else:
+            self.selected = ""
+
+    def scroll(self, lines: int) -> None:
+        """Show other lines, so many further down, and select no job."""
+        # Each GPU may have a heading.
+        last = 2 * len(self._document["gpus"]) + len(waiting(self._shown))
+        self._scroll = min(max(0, self._scroll + lines), last)
+        self.selected = ""
+
+    @property
+    def record(self) -> Document | None:
+        """The entry of the selected lease or ticket; None if there is none, or it has gone."""
+        records: list[Document] = [*self._document["leases"], *self._document["queue"]]
+        for record in records:
+            if record["id"] == self.selected:
+                return record
+        return None
+
+    def _press(self, key: str, keyboard: "Keyboard") -> None:
+        was_asking, self._is_asking = self._is_asking, False
+        self.message = ""
+        if was_asking:
+            if key == "y":
+                self._end_selected()
+        elif key in _STEPS:
+            self.step(_STEPS[key])
         elif key in _PAGES:
-            self._shown.scroll(_PAGES[key])
+            self.scroll(_PAGES[key])
         elif key == "escape":
-            self._shown.selected = ""
+            self.selected = ""
         elif key in ("f", "l"):
-            record = self._shown.record
-            if record is None:
-                self._shown.message = "no job is selected: j and k select one"
-            elif key == "f":
-                self._ask(record)
-            else:
-                self._show_log(record)
-        return True
+            self._act_on_selected(key, keyboard)
 
-    def _ask(self, record: Document) -> None:
-        """Ask whether to end the selected job."""
-        owner = record["user"]
-        if os.geteuid() and owner != user_name(os.geteuid()):
-            self._shown.message = f"it belongs to {owner}: only {owner} or root can end it"
-            return
-        what = "end this job" if "started_at" in record else "leave the queue"
-        self._shown.message = f"{what} ({record['id']})? y/n"
-        self._asking = True
+    def _act_on_selected(self, key: str, keyboard: "Keyboard") -> None:
+        """Show the log of the selected job in place of the screen, or ask whether to end it."""
+        record = self.record
+        if record is None:
+            self.message = "no job is selected: j and k select one"
+        elif key == "l":
+            with keyboard.away():
+                subprocess.run([*own_command(), "logs", self.selected], check=False)  # noqa: S603
+                print("-- enter goes back --", end="", flush=True)
+                sys.stdin.readline()
+        elif os.geteuid() and record["user"] != self._own:
+            owner = record["user"]
+            self.message = f"it belongs to {owner}: only {owner} or root can end it"
+        else:
+            what = "end this job" if "started_at" in record else "leave the queue"
+            self.message = f"{what} ({record['id']})? y/n"
+            self._is_asking = True
 
-    def _answer(self, key: str) -> None:
-        self._asking = False
-        self._shown.message = ""
-        if key != "y":
-            return
-        self._shown.message = f"ending {self._shown.selected} ..."
+    def _end_selected(self) -> None:
+        self.message = f"ending {self.selected} ..."
         self._ending = subprocess.Popen(  # noqa: S603
-            [*own_command(), "free", self._shown.selected],
+            [*own_command(), "free", self.selected],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -150,11 +185,195 @@ class _Top:
             return
         said = self._ending.communicate()[0].splitlines()
         self._ending = None
-        self._shown.message = said[0] if said else ""
+        self.message = said[0] if said else ""
 
-    def _show_log(self, record: Document) -> None:
-        """Show the log of a job in place of the screen, until a key."""
-        with self._keyboard.away():
-            subprocess.run([*own_command(), "logs", record["id"]], check=False)  # noqa: S603
-            print("-- enter goes back --", end="", flush=True)
-            sys.stdin.readline()
+    def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
+        """Return the lines of the screen, as many as the terminal has."""
+        width, height = screen.size
+        title = screen.lines(Text(self._title(width), "bold"))
+        foot = self._foot(now, screen)
+        lines = screen.lines(gpus_table(self._shown, self._places, now, self._user, self._style))
+        for note in (*job_notes(self._shown, now), *machine_notes(self._document, now)):
+            lines += screen.lines(note)
+        if ahead := waiting(self._shown):
+            lines += screen.lines(Text())
+            lines += screen.lines(jobs_table(self._document, ahead, now, self._style))
+        marked = [at for at, line in enumerate(lines) if "reverse" in str(line.style)]
+        room = max(1, height - len(title) - len(foot))
+        body = _window(lines, room, marked[0] if marked else self._scroll)
+        blank = screen.lines(Text()) * (height - len(title) - len(body) - len(foot))
+        return [*title, *body, *blank, *foot][:height]
+
+    def _selectable(self) -> list[str]:
+        """Return the ids of leases, by their first GPU, then of tickets."""
+        leases = [one for gpu in self._document["gpus"] for one in gpu["leases"]]
+        shown = {lease["id"] for lease in self._shown["leases"]}
+        ids = [one for one in dict.fromkeys(leases) if one in shown]
+        return [*ids, *(ticket["id"] for ticket in self._shown["queue"])]
+
+    def _style(self, record: Document) -> str:
+        bold = "bold " if record["user"] == self._own else ""
+        # A launch that waits for others first has no id.
+        return bold + ("reverse" if self.selected and record.get("id") == self.selected else "")
+
+    def _title(self, width: int) -> str:
+        """Return the machine, what is free there, and the models if there is room."""
+        title = free_gpus(self._document)
+        if ahead := waiting(self._document):
+            title += f"; {len(ahead)} waiting"
+        if self._user:
+            title += f"; jobs of {printable(self._user)}"
+        models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
+        return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
+
+    def _foot(self, now: datetime, screen: LiveScreen) -> "list[Line]":
+        """Return the lines at the bottom: the selected job in full, and the keys or a message."""
+        width, height = screen.size
+        if self.message:
+            keys = Text(self.message, "yellow")
+        elif width < 60:
+            keys = Text("q quit  j/k  space  f free  l log", "dim")
+        else:
+            keys = Text("q quit  j/k select  space scroll  f free  l log", "dim")
+        details = screen.lines(_details(self.record, now) if self.record else Text())
+        return [*details[: max(2, height // 8)], *screen.lines(keys)]
+
+
+def _details(record: Document, now: datetime) -> Text:
+    """Return everything about a job on a line, since columns may have had to go."""
+    is_lease = "started_at" in record
+    name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
+    count = len(record["uuids"]) if is_lease else record["gpus"]
+    gpus = f"{'GPU' if count == 1 else 'GPUs'} {gpus_cell(record)}"
+    parts = [f"{name} of {printable(record['user'])}", state_of(record, now)]
+    parts += [gpus, f"for {time_cell(record, now)}"]
+    left = left_cell(record["ends_at"], now) if is_lease else ""
+    if left:
+        parts.append("over its limit" if left == "over" else f"{left} left")
+    if record["profile"]:
+        parts.append(f"profile {printable(record['profile'])}")
+    return Text(", ".join([*parts, printable(shlex.join(record["command"]))]), "cyan")
+
+
+def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
+    """Return as many of the lines as there is room for, those around one of them."""
+    if len(lines) <= room:
+        return [*lines]
+    count = room - 1
+    first = max(0, min(at - count // 2, len(lines) - count))
+    after = len(lines) - first - count
+    notes = [f"{first} before"] if first else []
+    notes += [f"{after} more"] if after else []
+    return [*lines[first : first + count], Text(", ".join(notes), "dim").__rich__()]
+
+
+_SEQUENCES = {
+    b"\x1b[A": "up",
+    b"\x1bOA": "up",
+    b"\x1b[B": "down",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\x1b": "escape",
+}
+_LONGEST = 64  # bytes of one read: a paste is no command
+
+
+class Keyboard:
+    """The keys that come one by one, without an echo, until the block ends however it ends.
+
+    Ctrl-Z gives the terminal back and stops; `fg` takes it again. Ctrl-C, TERM and HUP end the
+    program with the status of the signal, through the block's end. The screen is left and entered
+    with the terminal.
+    """
+
+    def __init__(self, fd: int, screen: LiveScreen) -> None:
+        self._fd, self._screen = fd, screen
+        self._before: list[Any] = []
+        self._handlers: dict[int, Any] = {}
+        self._wakeup = (-1, -1)
+
+    def __enter__(self) -> "Keyboard":
+        """Take the terminal."""
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._handlers[number] = signal.signal(number, _end)
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _wake)
+            self._take()
+        except BaseException:  # a signal came meanwhile
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the terminal back."""
+        self._give_back()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        for end in self._wakeup:
+            os.close(end)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Sleep until a key, a signal, or the time is over.
+
+        Returns:
+            The keys, each as its character or its name; "end" when the terminal is gone.
+        """
+        ready = select.select([self._fd, self._wakeup[0]], [], [], seconds)[0]
+        with suppress(BlockingIOError):
+            if signal.SIGTSTP in os.read(self._wakeup[0], _LONGEST):
+                self._stop()
+        if self._fd not in ready:
+            return []
+        try:
+            data = os.read(self._fd, _LONGEST)
+        except OSError:
+            data = b""
+        return _keys_in(data) if data else ["end"]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Give the terminal back for the length of the block."""
+        self._give_back()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def _take(self) -> None:
+        self._before = termios.tcgetattr(self._fd)
+        tty.setcbreak(self._fd)
+        self._screen.__enter__()
+
+    def _give_back(self) -> None:
+        self._screen.__exit__(None, None, None)
+        with suppress(termios.error, IndexError):  # the terminal is gone, or was never taken
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def _stop(self) -> None:
+        with self.away():
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)
+            while signal.SIGTSTP in signal.sigpending():  # stopped and continued at once
+                time.sleep(0)
+            signal.signal(signal.SIGTSTP, handler)
+
+
+def _keys_in(data: bytes) -> list[str]:
+    """Return the keys in what a terminal sent; sequences that mean nothing here are left out."""
+    if data in _SEQUENCES:
+        return [_SEQUENCES[data]]
+    if data.startswith(b"\x1b"):
+        return []
+    return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
+
+
+def _wake(_: int, __: FrameType | None) -> None:
+    """Do nothing: the number of the signal is in the pipe, and ends the sleep."""
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -104,8 +104,8 @@ def _check_options(given: dict[str, object]) -> None:
 
 def _write_picture(name: str | None, path: str) -> int:
     """Draw the machine, and the users of its GPUs."""
+    from gpulaunch.cli.status import status_document
     from gpulaunch.process.system import user_name
-    from gpulaunch.show.status import status_document
     from gpulaunch.show.topology.svg import GpuState, topology_svg
 
     shown, table = read_shown(name, warn)
@@ -199,10 +199,10 @@ def _measure(path: str | None, *, as_json: bool) -> int:
         path: path of the file; None for this user's own file of this machine.
         as_json: whether to print a document instead of a table.
     """
+    from gpulaunch.cli.screen import draw
     from gpulaunch.measure.link_fit import compare
     from gpulaunch.measure.links import measure, measured_document
     from gpulaunch.show.measurement import measurement_document, measurement_table
-    from gpulaunch.show.terminal import draw
 
     file = path or own_machine_file(os.uname().nodename)
     if path is None:

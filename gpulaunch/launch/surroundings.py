@@ -62,10 +62,12 @@ def shown_machine(
     return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
-def read_shown(topology: str | None, warn: Callable[[str], None]) -> tuple[Surroundings, Table]:
+def read_shown(
+    topology: str | None, warn: Callable[[str], None], *, use: bool = True
+) -> tuple[Surroundings, Table]:
     """Return the machine that a command is to show, and its table; see shown_machine."""
     options = shown_settings(topology)
-    around = read_surroundings(options, warn, may_hide=True)
+    around = read_surroundings(options, warn, may_hide=True, use=use)
     return around, shown_table(options, described=around.machine.key is not None, warn=warn)
 
 

@@ -5,6 +5,8 @@ Colour adds to the words and never replaces them.
 
 from typing import TYPE_CHECKING
 
+from gpulaunch.cli.screen import Grid, Text, cut, figure, make_table
+from gpulaunch.cli.screen import Parts as Group
 from gpulaunch.decide.decision import Decision, Grant, ShareOption
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.request import Request
@@ -12,7 +14,6 @@ from gpulaunch.errors import printable
 from gpulaunch.files.units import format_size
 from gpulaunch.leases.holders import name_job
 from gpulaunch.machine.gpu import gpus_named
-from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu

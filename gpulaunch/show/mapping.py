@@ -1,9 +1,10 @@
 """The load of links under a mapping as a document, and a mapping as tables for a terminal."""
 
+from gpulaunch.cli.screen import Grid, Text, cut, figure, make_table
+from gpulaunch.cli.screen import Parts as Group
 from gpulaunch.cluster.mapping import Judgement, LinkLoad
 from gpulaunch.errors import counted
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 
 def mapping_document(default: Judgement, chosen: Judgement) -> Document:

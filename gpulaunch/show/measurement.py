@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from gpulaunch.cli.screen import Parts as Group
+from gpulaunch.cli.screen import Text, figure, make_table
 from gpulaunch.files.document import install_hint
 from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.link_fit import Comparison, model_errors, ring_text
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Text, figure, make_table
 
 
 def measurement_document(topology: Topology, comparisons: Sequence[Comparison]) -> Document:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
+from gpulaunch.cli.screen import Grid, Parts, Text, figure, make_table
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.units import format_duration
 from gpulaunch.profiles.demand import tells_all
 from gpulaunch.sharing.plan import Cost, Group, GroupMember, Plan, PlanSite
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Text, figure, make_table
-from gpulaunch.show.terminal import Group as Parts
 
 _RATIOS = ("throughput", "energy_efficiency", "product")
 

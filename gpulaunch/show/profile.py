@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from gpulaunch.cli.screen import Grid, Text, figure, make_table
+from gpulaunch.cli.screen import Parts as Group
 from gpulaunch.errors import printable
 from gpulaunch.files.fields import ListOf, RowOf
 from gpulaunch.files.units import format_duration, format_size
@@ -19,7 +21,6 @@ from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 
 _MOST_PAIRS = 6  # of edges that a line names
 

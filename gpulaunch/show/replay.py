@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+from gpulaunch.cli.screen import Grid, Text, figure, make_table
+from gpulaunch.cli.screen import Parts as Group
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 from gpulaunch.simulate.measures import Replay, ReplayedJob, quartiles
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch import cli
 from gpulaunch.cli import main
 from gpulaunch.cli.commands import COMMANDS, Command
 from gpulaunch.errors import UsageError
@@ -16,8 +17,8 @@ def test_a_new_command_is_one_module_and_one_row(
     (tmp_path / "greet.py").write_text(
         "def main(arguments):\n    print('hello', *arguments)\n    return 3\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(COMMANDS, "greet", Command("greet", "NAME", "say hello", module="greet"))
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
+    monkeypatch.setitem(COMMANDS, "greet", Command("greet", "NAME", "say hello"))
     assert main.run(["greet", "--loud", "you"]) == 3
     assert capsys.readouterr().out == "hello --loud you\n"
     main.run(["--help"])

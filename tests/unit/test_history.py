@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.cli.history import history_table
+from gpulaunch.cli.screen import draw
 from gpulaunch.errors import UsageError
 from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.leases.record import shortened
 from gpulaunch.process.identity import Process
-from gpulaunch.show.history_table import history_table
-from gpulaunch.show.terminal import draw
 
 ASKED = {
     "key": "0a1b2c3d4e5f",

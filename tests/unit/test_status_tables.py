@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 from values import box, lease, machine, ticket
 
-from gpulaunch.machine.driver import Load
-from gpulaunch.process.system import this_process
-from gpulaunch.show.gpu_table import gpu_places
-from gpulaunch.show.openmetrics import openmetrics_text
-from gpulaunch.show.status import status_document
-from gpulaunch.show.status_table import (
+from gpulaunch.cli.screen import Grid, LiveScreen, cut
+from gpulaunch.cli.status import openmetrics_text, status_document
+from gpulaunch.cli.status_table import (
+    gpu_places,
     gpus_cell,
     job_names,
     job_notes,
@@ -23,8 +21,9 @@ from gpulaunch.show.status_table import (
     status_table,
     waiting,
 )
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
-from gpulaunch.show.top_screen import TopScreen
+from gpulaunch.cli.top import TopScreen
+from gpulaunch.machine.driver import Load
+from gpulaunch.process.system import this_process
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
 USERS = {1000: "alice", 1001: "bob"}
@@ -69,7 +68,7 @@ def screen(width: int, height: int) -> LiveScreen:
 
 def sample() -> Grid:
     """Return a table with all that can give way."""
-    table = make_table("id", "user", "since", "profile", "command", leave=("profile", "since"))
+    table = Grid("id", "user", "since", "profile", "command", leave=("profile", "since"))
     table.add_row("0123456789ab", "alice", "2 h 05 min", "vgg16", cut("train " * 20))
     table.add_row("0123456789cd", "bob", "1 min", "", cut("true"))
     return table
@@ -93,7 +92,7 @@ def test_columns_leave_in_their_order() -> None:
 
 def test_text_of_others_is_text() -> None:
     """Markup, codes of emoji and wide characters of a name are shown as they are, in line."""
-    table = make_table("name", "command")
+    table = Grid("name", "command")
     for name in ("[red]x[/]", ":smile:", "模型"):
         table.add_row(name, cut("\x1b[31mtrue"))
     assert printed(table, 200)[2:] == [
@@ -213,7 +212,7 @@ def test_places() -> None:
         ),
         (box(3), {"": (0, 1, 2)}),
     ):
-        assert {place.title: place.gpus for place in gpu_places(topology)} == want
+        assert dict(gpu_places(topology)) == want
 
 
 # The screen of top
