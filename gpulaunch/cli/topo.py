@@ -4,20 +4,22 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, say, warn
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.launch.surroundings import read_shown, shown_machine
 from gpulaunch.machine.catalog import load_text_machine, own_machine_file
 from gpulaunch.machine.gpu import format_cpuset
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.levels import machine_tree
+from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import as_dict
 from gpulaunch.show import Document
+from gpulaunch.show.topology.text import link_name, socket_name, title, topology_lines
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,13 +28,11 @@ def main(arguments: Sequence[str]) -> int:
     _check_options(options.__dict__)
     if options.measure:
         return _measure(options.output, as_json=options.json)
-    if options.svg is not None and options.text is None:
-        return _write_picture(options.topology, options.svg)
+    if options.dot is not None and options.text is None:
+        return _write_used_machine(options.topology, options.dot)
     topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
-    if options.svg is not None:
-        from gpulaunch.show.topology.svg import topology_svg
-
-        write_text(options.svg, topology_svg(topology))
+    if options.dot is not None:
+        write_text(options.dot, topology_dot(topology))
     elif options.json:
         print_json(topology_document(topology))
     elif options.output or options.text:
@@ -59,7 +59,7 @@ def make_parser() -> Parser:
     )
     add_json(parser)
     parser.add_argument(
-        "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
+        "--dot", metavar="FILE", help="write a graph for Graphviz, with what is leased in colour"
     )
     parser.add_argument(
         "-o",
@@ -81,14 +81,14 @@ def _check_options(given: dict[str, object]) -> None:
     """
     forms = [
         f"--{name.replace('_', '-')}"
-        for name in ("json", "svg", "measure")
+        for name in ("json", "dot", "measure")
         if given[name] not in (None, False)
     ]
     if "--measure" in forms and "--json" in forms:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "svg", "text", "gpu_model"):
+    for name in ("output", "dot", "text", "gpu_model"):
         if given[name] == "":
             shown = "import" if name == "text" else name.replace("_", "-")
             raise UsageError(f"--{shown} has an empty value")
@@ -102,11 +102,10 @@ def _check_options(given: dict[str, object]) -> None:
         raise UsageError("--measure is about this machine, but another one is named")
 
 
-def _write_picture(name: str | None, path: str) -> int:
-    """Draw the machine, and the users of its GPUs."""
+def _write_used_machine(name: str | None, path: str) -> int:
+    """Write the graph of the machine, with the users of its GPUs."""
     from gpulaunch.process.system import user_name
     from gpulaunch.show.status import status_document
-    from gpulaunch.show.topology.svg import GpuState, topology_svg
 
     shown, table = read_shown(name, warn)
     machine = shown.machine
@@ -118,8 +117,8 @@ def _write_picture(name: str | None, path: str) -> int:
     states = {}
     for gpu in document["gpus"]:
         names = dict.fromkeys(users[lease] for lease in gpu["leases"])
-        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
-    write_text(path, topology_svg(machine.topology, states))
+        states[gpu["index"]] = (gpu["state"], ", ".join(names))
+    write_text(path, topology_dot(machine.topology, states))
     return 0
 
 
@@ -140,8 +139,6 @@ def _write_machine(topology: Topology, path: str | None) -> None:
 
 
 def _print_topology(topology: Topology) -> None:
-    from gpulaunch.show.topology.text import topology_lines
-
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -190,6 +187,64 @@ def topology_document(topology: Topology) -> Document:
             for link in topology.links
         ],
     }
+
+
+_STATES = {  # fill colour and meaning
+    "free": ("#e3f4e6", "free"),
+    "leased": ("#dbe8fd", "leased"),
+    "shared": ("#ece3f8", "leased and shared"),
+    "outside": ("#fde4e1", "in use outside gpulaunch"),
+    "drained": ("#e6e8eb", "drained"),
+    "barred": ("#fbe3b8", "barred by a fault"),
+}
+
+
+def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]] | None = None) -> str:
+    """Return the machine as a graph in the language of Graphviz, with a cluster for each socket.
+
+    Args:
+        topology: the machine.
+        states: by the index of a GPU, its state in `gpulaunch status --json` and its users.
+    """
+    states = states or {}
+    by_index = {gpu.index: gpu for gpu in topology.gpus}
+    lines = [
+        f"graph {_quoted(topology.name)} {{",
+        f"  label={_quoted(title(topology))}",
+        "  layout=fdp; K=3",  # of Graphviz's layouts the one for clusters that all are linked
+        '  node [shape=box, style="rounded,filled", fillcolor=white]',
+    ]
+    for number, socket in enumerate(machine_tree(topology).sockets):
+        name = "" if socket.path == "SYS" else socket_name(socket)
+        node = f"node {socket.node}" if len(machines(topology)) > 1 else ""
+        label = ", ".join(filter(None, (node, name)))
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(label)}"]
+        for index in socket.gpus:
+            gpu = by_index[index]
+            words = [f"GPU {gpu.name}", gpu.model]
+            if gpu.numa_node is not None:
+                words.append(f"NUMA {gpu.numa_node}")
+            colour = ""
+            if index in states:
+                state, users = states[index]
+                fill, meaning = _STATES[state]
+                words.append(f"{meaning}: {users}" if users else meaning)
+                colour = f', fillcolor="{fill}"'
+            lines.append(f"    {index} [label={_quoted(*words)}{colour}]")
+        lines.append("  }")
+    for link in topology.links:
+        label = _quoted(link_name(link), f"{link.bandwidth_gb_per_s:.4g} GB/s")
+        style = "color=gray"
+        if link.nvlink_count:
+            style = f"color=darkgreen, penwidth={min(link.nvlink_count, 4)}"
+        lines.append(f"  {link.a} -- {link.b} [label={label}, {style}]")
+    return "\n".join([*lines, "}\n"])
+
+
+def _quoted(*lines: str) -> str:
+    """Return lines of text as one string of Graphviz, in which a backslash begins an escape."""
+    escaped = [printable(line).replace("\\", r"\\").replace('"', r"\"") for line in lines]
+    return '"' + r"\n".join(escaped) + '"'
 
 
 def _measure(path: str | None, *, as_json: bool) -> int:
