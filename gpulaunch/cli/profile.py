@@ -1,13 +1,28 @@
 """`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
 
+import re
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json
-from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
-from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure, read_target
+from gpulaunch.cli.arguments import Parser, add_json
+from gpulaunch.cli.output import prepare_stdout, print_json, warn
+from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure
+from gpulaunch.cli.profile_scan import scan as run_scan
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.fields import ListOf, RowOf
+from gpulaunch.files.units import format_duration, format_size
+from gpulaunch.profiles.catalog import is_benchmark
+from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
+from gpulaunch.profiles.layers import variants_of
+from gpulaunch.profiles.profile import Profile
+from gpulaunch.show import Document
+
+if TYPE_CHECKING:
+    from gpulaunch.show.terminal import Grid, Group, Text
+
 
 WORDS = {
     "list": "the profiles that can be named",
@@ -16,8 +31,6 @@ WORDS = {
     "scan": "read a job's source, or a log of it, and run nothing",
 }
 """Word -> its description."""
-
-_MOST_CSV_BYTES = 1 << 28
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -47,7 +60,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         return _list(as_json=options.json)
     if word == "show":
         return _show(options.profile, as_json=options.json)
-    return _scan(options)
+    return run_scan(options)
 
 
 def make_parser() -> Parser:
@@ -101,7 +114,6 @@ def word_parsers() -> dict[str, Parser]:
 
 def _list(*, as_json: bool) -> int:
     from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
-    from gpulaunch.show.profile import profile_document, profiles_table
     from gpulaunch.show.terminal import draw
 
     profiles = []
@@ -122,7 +134,6 @@ def _list(*, as_json: bool) -> int:
 
 def _show(name: str, *, as_json: bool) -> int:
     from gpulaunch.profiles.catalog import find_profile, load_profile
-    from gpulaunch.show.profile import profile_document, profile_text
     from gpulaunch.show.terminal import draw
 
     path, profile = find_profile(name), load_profile(name)
@@ -133,134 +144,254 @@ def _show(name: str, *, as_json: bool) -> int:
     return 0
 
 
-Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any], Sequence[str]]
-"""What a file says: a document for --json, lines for people, sections of a profile, warnings."""
+_MOST_PAIRS = 6  # of edges that a line names
+
+_UNITS = {
+    "_percentage": "%",
+    "_gb_per_s": "GB/s",
+    "_mib": "MiB",
+    "_bytes": "B",
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+}
+_BYTES = {"MiB": 1 << 20, "B": 1}
+_WORDS = {
+    "gpus": "GPUs",
+    "llc": "LLC",
+    "sm": "SM",
+}
+_IN_TITLE = ("name", "description")
+
+Row = tuple[str, str]
+"""Label and value of a key; both are safe for a terminal."""
 
 
-def _scan(options: Namespace) -> int:
-    """Read a file, print the findings, and write those that belong into a profile."""
-    from gpulaunch.measure.update_profile import check_own, keep
+def profile_text(profile: Profile, path: str) -> "Group":
+    """Return a profile with a row for each key; the path of its file is not broken.
 
-    target = None
-    if options.output is not None or options.name is not None:
-        target = read_target(options)
-        check_own(target[0])
-    document, lines, sections, warnings = _read(options, target)
-    for line in warnings:
-        warn(line)
-    if options.json:
-        print_json(document)
-    else:
-        print("\n".join(lines))
-    if target is None:
-        return 0
-    path, name = target
-    for line in keep(path, name, sections, guessed=True):
-        warn(line)
-    if not sections:
-        warn(f"nothing for a profile was found, and nothing is written to {path}")
-    elif not options.quiet:
-        say("info", f"written to {path}")
-    return 0
+    Args:
+        profile: any profile.
+        path: path of its file.
+    """
+    from gpulaunch.show.terminal import Group, Text, make_table
 
-
-def _read(options: Namespace, target: tuple[str, str] | None) -> "Findings":
-    if options.path is not None:
-        return _read_source(options.path)
-    if options.nccl_log is not None:
-        return _read_nccl_log(options.nccl_log)
-    if options.ncu is not None:
-        return _read_ncu(options.ncu)
-    return _read_activity(options.activity, target)
+    table = make_table("what", "value")
+    top = [row for row in section_rows(profile) if row[0] not in _IN_TITLE]
+    if profile.missing_demand:
+        missing = f"{', '.join(profile.missing_demand)}; without, the job shares no GPU"
+        top.append(("not recorded", missing))
+    _add_rows(table, top)
+    for name, key in Profile.keys.items():
+        if not isinstance(key, Part):
+            continue
+        section = key.section(profile.document.get(name))
+        rows = list(section_rows(section, _numbers_beside(profile, key.section)))
+        if rows:
+            meaning = f": {_without_markdown(key.meaning)}"
+            table.add_row(Text.assemble("\n", (name, "bold"), (meaning, "dim")))
+        _add_rows(table, rows)
+    title = printable(": ".join(filter(None, (profile.name, profile.description))))
+    file = Text(f"file: {printable(path)}", no_wrap=True, overflow="ignore")
+    return Group(Text(title, "bold"), file, Text(), table)
 
 
-def _read_source(path: str) -> Findings:
-    from gpulaunch.scan.sources import read_sources, scan_sources
-    from gpulaunch.show.scan import scan_document, scan_lines
+def _add_rows(table: "Grid", rows: Sequence[Row]) -> None:
+    from gpulaunch.show.terminal import Text
 
-    files, unread = read_sources(path)
-    scan = scan_sources(files, unread)
-    document = scan_document(scan)
-    section = _communication_section(document, f"source scan of {path}")
-    return document, scan_lines(document), section, scan.warnings
+    for label, text in rows:
+        table.add_row(label, Text(text, overflow="fold"))  # a path or an address is not cut
 
 
-def _read_nccl_log(path: str) -> Findings:
-    from gpulaunch.files.document import log_lines
-    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
-    from gpulaunch.profiles.pattern import is_whole
-    from gpulaunch.show.scan import nccl_document, nccl_lines
-
-    name = printable(path)
-    found = communication(read_nccl_log(log_lines(path)), name)
-    document = nccl_document(found)
-    more: dict[str, Any] = {}
-    if found.edges and is_whole(found.edges, found.ranks):
-        more["edges"] = [list(edge) for edge in found.edges]
-    sections = _communication_section(document, f"NCCL log {name}", more)
-    return document, nccl_lines(document), sections, ()
+def _without_markdown(meaning: str) -> str:
+    """Return the meaning of a key without links and quotes."""
+    text = re.sub(r" \(\[more\]\(.*?\)\)", "", meaning)
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).replace("`", "")
 
 
-def _read_ncu(path: str) -> Findings:
-    from gpulaunch.files.document import read_text
-    from gpulaunch.measure.logs.nsight import read_ncu
-    from gpulaunch.measure.run import rounded
-    from gpulaunch.records import as_dict
+def section_rows(
+    section: Section, beside: Mapping[str, Sequence[tuple[str, float]]] | None = None
+) -> Iterator[Row]:
+    """Return a row for each key of a section that is set, except keys that are shown with others.
 
-    figures = as_dict(read_ncu(read_text(path, _MOST_CSV_BYTES), printable(path)))
-    kernels = figures["kernels"]
-    section = {
-        key: value if isinstance(value, int) else rounded(value)
-        for key, value in figures.items()
-        if key != "kernels"
+    Args:
+        section: a section, or a whole profile.
+        beside: name of a number -> label and value of each other number that is shown beside it.
+    """
+    beside = beside or {}
+    elsewhere = {"estimated"}
+    for name, key in section.keys.items():
+        if isinstance(key, Curve) and name in section.document:
+            elsewhere |= {key.over, key.unit_in}
+    estimated = section.document.get("estimated", ())
+    for name, key in section.keys.items():
+        value = section.document.get(name)
+        if isinstance(key, Number) and (value is not None or name in beside):
+            text = "not recorded" if value is None else amount(key, value)
+            if name in beside:
+                others = [f"{sign} {amount(key, number)}" for sign, number in beside[name]]
+                text += f" ({', '.join(others)})"
+            if name in estimated:
+                text += " (estimated)"
+        elif value is None or name in elsewhere or isinstance(key, Part | FiguresOf):
+            continue
+        elif isinstance(key, Curve):
+            text = _curve_text(key, section)
+        else:
+            text = _plain_text(key, value)
+        yield label_of(key), printable(text)
+
+
+def _plain_text(key: Key[Any], value: Any) -> str:  # noqa: ANN401
+    """Return the value of a key that is no number, by the kind of its value."""
+    if isinstance(key.rule, ListOf) and isinstance(key.rule.rule, RowOf):
+        return _edges_text(key, value)
+    if isinstance(value, Mapping):
+        shown = []
+        for name, one in value.items():
+            if isinstance(one, Mapping):
+                shown.append(name)
+            else:
+                number = isinstance(one, int | float)
+                shown.append(f"{name}: {amount(key, one) if number else one}")
+        return ", ".join(shown) or "none"
+    if isinstance(value, list):
+        return shlex.join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _numbers_beside(profile: Profile, section: type[Section]) -> dict[str, list[tuple[str, float]]]:
+    """Return figures of other sections about a section's numbers, such as their spread."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for part in Profile.keys.values():
+        if not isinstance(part, Part):
+            continue
+        said = profile.document.get(part.name, {})
+        for key in part.section.keys.values():
+            if isinstance(key, FiguresOf) and key.section is section:
+                for name, number in said.get(key.name, {}).items():
+                    found.setdefault(name, []).append((key.label, number))
+    return found
+
+
+def _curve_text(key: Curve, section: Section) -> str:
+    """Return all points of a curve."""
+    from gpulaunch.show.terminal import figure
+
+    over = section.keys[key.over]
+    unit = section.document.get(key.unit_in, "")
+    points = zip(section.document[key.over], section.document[key.name], strict=True)
+    shown = ", ".join(
+        f"{' + '.join(map(str, x)) if isinstance(x, list) else amount(over, x)}: {figure(y)}"
+        for x, y in points
+    )
+    return f"{unit} by {label_of(over)}: {shown}".lstrip()
+
+
+def _edges_text(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> str:
+    """Return the heaviest pairs of ranks."""
+    ordered = sorted(edges, key=itemgetter(2), reverse=True)
+    named = ", ".join(f"{a}-{b} {amount(key, weight)}" for a, b, weight in ordered[:_MOST_PAIRS])
+    more = len(ordered) - _MOST_PAIRS
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def label_of(key: Key[Any]) -> str:
+    """Return what a key is about: its label, or its name without the unit.
+
+    Example:
+        >>> label_of(Profile.resources.section.sm_utilization_percentage)
+        'SM utilization'
+    """
+    name = key.name
+    words = name.removesuffix(_unit_ending(name)).split("_")
+    return key.label or " ".join(_WORDS.get(word, word) for word in words)
+
+
+def _unit_ending(name: str) -> str:
+    """Return the end of a name that is a unit."""
+    return next((ending for ending in _UNITS if name.endswith(ending)), "")
+
+
+def amount(key: Key[Any], value: float) -> str:
+    """Return a number of a key with its unit, such as 148.2 W, 2 GiB or 3 min 04 s."""
+    from gpulaunch.show.terminal import figure
+
+    unit = key.unit or _UNITS.get(_unit_ending(key.name), "")
+    if unit in _BYTES:
+        return format_size(round(value * _BYTES[unit]))
+    if unit == "J" and value >= 1000:
+        return f"{figure(value / 1000)} kJ"
+    if unit == "s" and value >= 100:
+        return format_duration(value)
+    return f"{figure(value)} {unit}".rstrip()
+
+
+_FIGURES = ("memory", "SM %", "BW %")
+
+
+def profiles_table(groups: Sequence[tuple[str, Sequence[Profile]]]) -> "Group":
+    """Return the table of profiles in groups with headings; variants follow the descriptions."""
+    from gpulaunch.show.terminal import Group, Text, make_table
+
+    table = make_table(
+        *("name", "pattern", "sensitive", *_FIGURES, "description"),
+        right=_FIGURES,
+        leave=("sensitive", "pattern", *reversed(_FIGURES)),
+    )
+    for heading, profiles in groups:
+        if profiles:
+            table.add_row(Text(heading, "bold"))
+        for profile in profiles:
+            table.add_row(*_profile_cells(profile))
+    estimated = any(profile.resources.estimated for _, group in groups for profile in group)
+    return Group(table, *([Text("~ estimated", "dim")] if estimated else []))
+
+
+def _profile_cells(profile: Profile) -> "list[str | Text]":
+    """Return the cells of a profile; what is unknown is empty."""
+    from gpulaunch.show.terminal import Text, figure
+
+    resources, communication = profile.resources, profile.communication
+    sm, bandwidth = "sm_utilization_percentage", "memory_bandwidth_utilization_percentage"
+    figures = {
+        "memory_mib": format_size(profile.memory_bytes) if profile.memory_bytes else "",
+        **{name: figure(getattr(resources, name)).strip("-") for name in (sm, bandwidth)},
     }
-    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in section.items()]
-    source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
-    sections = {"counters": {**section, "source": source}}
-    return figures, [f"{kernels} kernels", *lines], sections, ()
-
-
-def _read_activity(path: str, target: tuple[str, str] | None) -> Findings:
-    from gpulaunch.files.document import read_text
-    from gpulaunch.measure.logs.activity import read_activity
-    from gpulaunch.measure.run import rounded
-    from gpulaunch.profiles.profile_file import read_profile_file
-    from gpulaunch.records import as_dict
-
-    found = read_activity(read_text(path, _MOST_CSV_BYTES), printable(path))
-    known = read_profile_file(target[0]).get("resources", {}) if target else {}
-    busy = found.busy_percentage
-    if busy is None and known.get("utilization") == "time-active":
-        busy = known.get("sm_utilization_percentage")
-    section = {
-        **known,
-        "sm_utilization_percentage": rounded(found.sm_percentage),
-        "memory_bandwidth_utilization_percentage": rounded(found.dram_percentage),
-        "utilization": "share",
-        "source": "; ".join(filter(None, (known.get("source"), f"activity, {printable(path)}"))),
-    }
-    if busy is not None:
-        section["time_active_percentage"] = rounded(busy)
-    lines = [
-        f"{found.samples} samples",
-        f"SMs in use: {found.sm_percentage:.4g} %",
-        f"memory in use: {found.dram_percentage:.4g} %",
-        *([] if busy is None else [f"time in which a kernel ran: {busy:.4g} %"]),
+    description = Text(printable(profile.description))
+    if variants := variants_of(profile):
+        asked = ", ".join(f"@{_format_variant(profile, variant)}" for variant in variants)
+        description.append("\n" if profile.description else "").append(asked, "dim")
+    return [
+        printable(profile.name),
+        communication.pattern or "",
+        {True: "yes", False: "no", None: ""}[communication.bandwidth_sensitive],
+        *(f"~{text}" if name in resources.estimated else text for name, text in figures.items()),
+        description,
     ]
-    return as_dict(found), lines, {"resources": section}, ()
 
 
-def _communication_section(
-    document: Mapping[str, Any], source: str, more: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    from gpulaunch.profiles.pattern import PATTERNS
+def _format_variant(profile: Profile, variant: str) -> str:
+    """Return a variant's name, and for a size also the profile that was measured there."""
+    if variant in profile.variants or not profile.scaling:
+        return printable(variant)
+    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
 
-    section = {"confidence": document["confidence"], "source": source, **(more or {})}
-    # That nothing was found is no reason to place a job as if nothing communicated.
-    silent = document["pattern"] == "none" and document["confidence"] != "certain"
-    if document["pattern"] in PATTERNS and not silent:
-        section["pattern"] = document["pattern"]
-    if document["sensitive"] is not None and not silent:
-        section["bandwidth_sensitive"] = document["sensitive"]
-    # A section that says nothing but its source is not worth writing.
-    return {"communication": section} if len(section) > 2 else {}
+
+def profile_document(profile: Profile, path: str) -> Document:
+    """Return the document that `gpulaunch profile show NAME --json` prints.
+
+    Args:
+        profile: any profile.
+        path: path of its file.
+    """
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "benchmark": is_benchmark(path),
+        "variants": [f"{profile.name}@{variant}" for variant in variants_of(profile)],
+        "document": profile.document,
+        "path": path,
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.cli.topo import topology_dot
+from gpulaunch.cli.topo import topology_dot, topology_lines
 from gpulaunch.errors import FieldError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import Level, machine_tree
@@ -14,7 +14,6 @@ from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
-from gpulaunch.show.topology.text import topology_lines
 
 CLUSTER = load_described_machine("minsky-cluster")[0]
 

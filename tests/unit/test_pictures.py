@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from gpulaunch.cli.topo import topology_dot
+from gpulaunch.cli.topo import topology_dot, topology_lines
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
-from gpulaunch.show.topology.text import topology_lines
 
 HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
 

@@ -26,7 +26,7 @@ DOORS = {
     },
     "docker": {"api/docker_sdk.py"},
     "filelock": {"files/own_cache.py"},
-    "matplotlib": {"show/report.py"},
+    "matplotlib": {"cli/simulate.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
