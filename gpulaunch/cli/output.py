@@ -38,6 +38,11 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
+def rounded(value: float | None) -> float | None:
+    """Return a figure as documents have it, without the last digits of floating point."""
+    return None if value is None else round(value, 6)
+
+
 class _Stdout(FileIO):
     """Stdout, which says in its errors that it is: print() and rich do not know."""
 

@@ -1,44 +1,95 @@
-"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links."""
+"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links.
+
+Rich is not used: importing it takes longer than everything else that this does. Colour adds to the
+words and never replaces them.
+"""
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.errors import UsageError, printable
+from gpulaunch.errors import UsageError, counted, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import read_shown, shown_machine
 from gpulaunch.machine.catalog import load_text_machine
-from gpulaunch.machine.gpu import Gpu, format_cpuset
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
+from gpulaunch.machine.write_description import machine_document
+from gpulaunch.process.system import user_name
 from gpulaunch.records import as_dict
 from gpulaunch.show import Document
+
+_Classes = Mapping[tuple[str, float], int]  # (name, GB/s) of a link -> number of such links
+
+_MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
+_MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
+_MOST_SOCKETS = 8  # sockets with a line each
+
+_BOLD, _DIM = "1", "2"  # terminal escape codes (SGR), as the next
+_SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+_MEANINGS: dict[PathType, str] = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "through a host bridge",
+    "NODE": "between host bridges of a NUMA node",
+    "SYS": "between NUMA nodes",
+    "NET": "over the network",
+}
+_TOGETHER: dict[PathType, str] = {
+    "PIX": " on one PCIe switch",
+    "PXB": " below one tree of PCIe switches",
+    "PHB": " on one host bridge",
+    "NODE": " on host bridges of their own",
+    "SYS": "",
+}
+_STATES = {  # state of a GPU in `gpulaunch status --json`: fill colour and meaning
+    "free": ("#e3f4e6", "free"),
+    "leased": ("#dbe8fd", "leased"),
+    "shared": ("#ece3f8", "leased and shared"),
+    "outside": ("#fde4e1", "in use outside gpulaunch"),
+    "drained": ("#e6e8eb", "drained"),
+    "barred": ("#fbe3b8", "barred by a fault"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Show one machine."""
     options = make_parser().parse_args(arguments)
-    _check_options(options.__dict__)
+    _check_options(options)
     if options.measure:
-        from gpulaunch.cli.topo_measure import measure_links  # late: it needs NVML's package
+        from gpulaunch.cli.topo_measure import measure_links  # late: with the Python API
 
         return measure_links(options.output, as_json=options.json)
-    if options.dot is not None and options.text is None:
-        return _write_used_machine(options.topology, options.dot)
-    topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
+    states: Mapping[int, tuple[str, str]] = {}
+    if options.text == "-":
+        called = None if options.output == "-" else options.output
+        topology = load_text_machine("/dev/stdin", called, options.gpu_model)
+    elif options.text is not None:
+        topology = load_text_machine(options.text, gpu_model=options.gpu_model)
+    elif options.dot is not None:
+        topology, states = _used_machine(options.topology)
+    else:
+        topology = shown_machine(options.topology, warn).topology
     if options.dot is not None:
-        write_text(options.dot, topology_dot(topology))
+        write_text(options.dot, topology_dot(topology, states))
     elif options.json:
         print_json(topology_document(topology))
     elif options.output or options.text:
-        _write_machine(topology, options.output)
+        write_text(options.output or "-", document_text(machine_document(topology)))
     else:
-        _print_topology(topology)
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if on_terminal else None
+        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        print("\n".join(topology_lines(topology, colour=colour, width=width)))
     return 0
 
 
@@ -73,76 +124,36 @@ def make_parser() -> Parser:
     return parser
 
 
-def _check_options(given: dict[str, object]) -> None:
+def _check_options(options: Namespace) -> None:
     """Check that at most one form of output and one machine are given.
 
     Raises:
-        UsageError: there are several.
+        UsageError: there are several, or an option has an empty value.
     """
-    forms = [
-        f"--{name.replace('_', '-')}"
-        for name in ("json", "dot", "measure")
-        if given[name] not in (None, False)
-    ]
-    if "--measure" in forms and "--json" in forms:
-        forms.remove("--json")
-    if given["output"] is not None and forms != ["--measure"]:
+    asked = {
+        "--json": options.json and not options.measure,  # which can print its figures as JSON
+        "--dot": options.dot is not None,
+        "--measure": options.measure,
+    }
+    forms = [flag for flag, is_given in asked.items() if is_given]
+    if options.output is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "dot", "text", "gpu_model"):
-        if given[name] == "":
-            shown = "import" if name == "text" else name.replace("_", "-")
-            raise UsageError(f"--{shown} has an empty value")
+    for flag, value in {
+        "--output": options.output,
+        "--dot": options.dot,
+        "--import": options.text,
+        "--gpu-model": options.gpu_model,
+    }.items():
+        if value == "":
+            raise UsageError(f"{flag} has an empty value")
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
-    if given["text"] is not None and given["topology"] is not None:
+    if options.text is not None and options.topology is not None:
         raise UsageError("--import and --topology are given: each names the machine")
-    if given["gpu_model"] is not None and given["text"] is None:
+    if options.gpu_model is not None and options.text is None:
         raise UsageError("--gpu-model goes with --import")
-    if given["measure"] and (given["text"] is not None or given["topology"] is not None):
+    if options.measure and (options.text is not None or options.topology is not None):
         raise UsageError("--measure is about this machine, but another one is named")
-
-
-def _write_used_machine(name: str | None, path: str) -> int:
-    """Write the graph of the machine, with the users of its GPUs."""
-    from gpulaunch.process.system import user_name
-    from gpulaunch.show.status import status_document
-
-    shown, table = read_shown(name, warn)
-    machine = shown.machine
-    seen = table.peek(problems=[]).of(machine)
-    document = status_document(
-        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
-    )
-    users = {lease["id"]: lease["user"] for lease in document["leases"]}
-    states = {}
-    for gpu in document["gpus"]:
-        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
-        states[gpu["index"]] = (gpu["state"], ", ".join(names))
-    write_text(path, topology_dot(machine.topology, states))
-    return 0
-
-
-def _find_machine(
-    name: str | None, text: str | None, output: str | None, gpu_model: str | None
-) -> Topology:
-    if text is None:
-        return shown_machine(name, warn).topology
-    if text != "-":
-        return load_text_machine(text, gpu_model=gpu_model)
-    return load_text_machine("/dev/stdin", None if output == "-" else output, gpu_model)
-
-
-def _write_machine(topology: Topology, path: str | None) -> None:
-    from gpulaunch.machine.write_description import machine_document
-
-    write_text(path or "-", document_text(machine_document(topology)))
-
-
-def _print_topology(topology: Topology) -> None:
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print("\n".join(topology_lines(topology, colour=colour, width=width)))
 
 
 def topology_document(topology: Topology) -> Document:
@@ -189,33 +200,40 @@ def topology_document(topology: Topology) -> Document:
     }
 
 
-_STATES = {  # fill colour and meaning
-    "free": ("#e3f4e6", "free"),
-    "leased": ("#dbe8fd", "leased"),
-    "shared": ("#ece3f8", "leased and shared"),
-    "outside": ("#fde4e1", "in use outside gpulaunch"),
-    "drained": ("#e6e8eb", "drained"),
-    "barred": ("#fbe3b8", "barred by a fault"),
-}
+def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]]]:
+    """Return a machine, and by index of a GPU its state and its users."""
+    from gpulaunch.show.status import status_document  # late: for --dot only
+
+    shown, table = read_shown(name, warn)
+    machine = shown.machine
+    seen = table.peek(problems=[]).of(machine)
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
+    )
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = (gpu["state"], ", ".join(names))
+    return machine.topology, states
 
 
-def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]] | None = None) -> str:
+def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]]) -> str:
     """Return the machine as a graph in the language of Graphviz, with a cluster for each socket.
 
     Args:
         topology: the machine.
         states: by the index of a GPU, its state in `gpulaunch status --json` and its users.
     """
-    states = states or {}
     by_index = {gpu.index: gpu for gpu in topology.gpus}
     lines = [
         f"graph {_quoted(topology.name)} {{",
-        f"  label={_quoted(title(topology))}",
+        f"  label={_quoted(_title(topology))}",
         "  layout=fdp; K=3",  # of Graphviz's layouts the one for clusters that all are linked
         '  node [shape=box, style="rounded,filled", fillcolor=white]',
     ]
     for number, socket in enumerate(machine_tree(topology).sockets):
-        name = "" if socket.path == "SYS" else socket_name(socket)
+        name = "" if socket.path == "SYS" else _socket_name(socket)
         node = f"node {socket.node}" if len(machines(topology)) > 1 else ""
         label = ", ".join(filter(None, (node, name)))
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(label)}"]
@@ -233,7 +251,7 @@ def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]] | Non
             lines.append(f"    {index} [label={_quoted(*words)}{colour}]")
         lines.append("  }")
     for link in topology.links:
-        label = _quoted(link_name(link), f"{link.bandwidth_gb_per_s:.4g} GB/s")
+        label = _quoted(_link_name(link), f"{link.bandwidth_gb_per_s:.4g} GB/s")
         style = "color=gray"
         if link.nvlink_count:
             style = f"color=darkgreen, penwidth={min(link.nvlink_count, 4)}"
@@ -247,62 +265,73 @@ def _quoted(*lines: str) -> str:
     return '"' + r"\n".join(escaped) + '"'
 
 
-_Pen = Callable[[str, str], str]  # writes a text with an SGR code, or without
+def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
-_MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
-_MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
-_MOST_SOCKETS = 8  # sockets with a line each
+    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
+    is that of the first.
 
-_BOLD, _DIM = "1", "2"
-_SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
+    Args:
+        topology: the machine.
+        colour: whether to mark links by their bandwidth with terminal escape codes.
+        width: columns to keep to where possible; None for no limit.
+    """
+    found, links = cards(topology), card_links(topology)
+    counts: dict[tuple[str, float], int] = {}
+    for link in links.values():
+        key = (_link_name(link), link.bandwidth_gb_per_s)
+        counts[key] = counts.get(key, 0) + 1
+    classes = dict(sorted(counts.items(), key=lambda item: (-item[0][1], item[0][0])))
+    shades: dict[float, str] = {}
+    for _, bandwidth in classes:
+        shades.setdefault(bandwidth, _SHADES[min(len(shades), len(_SHADES) - 1)])
+    head, in_cells = _summary_lines(len(found), classes, shades), False
+    for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
+        if len(found) <= most:
+            matrix = _matrix_lines(found, links, shades, wide=wide)
+            if width is None or len(_ESCAPES.sub("", matrix[0])) <= width:
+                head, in_cells = matrix, wide
+    lines = [_marked(_title(topology), _BOLD), *head]
+    tree = [*_tree_lines(machine_tree(topology)), *_fabric_lines(found)]
+    if tree:
+        lines += ["", *tree]
+    lines.append("")
+    foot = [f"source: {printable(topology.source)}"]
+    if classes:
+        foot.insert(0, _legend(classes, {link.path for link in links.values()}, in_cells=in_cells))
+    for text in foot:
+        lines += [_marked(line, _DIM) for line in _wrapped(text, width)]
+    return lines if colour else [_ESCAPES.sub("", line) for line in lines]
 
-MEANINGS: dict[PathType, str] = {
-    "PIX": "one PCIe switch",
-    "PXB": "several PCIe switches",
-    "PHB": "through a host bridge",
-    "NODE": "between host bridges of a NUMA node",
-    "SYS": "between NUMA nodes",
-    "NET": "over the network",
-}
-_TOGETHER: dict[PathType, str] = {
-    "PIX": " on one PCIe switch",
-    "PXB": " below one tree of PCIe switches",
-    "PHB": " on one host bridge",
-    "NODE": " on host bridges of their own",
-    "SYS": "",
-}
+
+def _marked(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
-def link_name(link: Link) -> str:
+def _link_name(link: Link) -> str:
     """Return the name of a link: "NV2" for two NVLinks, or the PCIe path."""
     return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
 
 
-def link_classes(links: Collection[Link]) -> dict[tuple[str, float], int]:
-    """Count the links of each name and bandwidth, the fastest first."""
-    found: dict[tuple[str, float], int] = {}
-    for link in links:
-        key = (link_name(link), link.bandwidth_gb_per_s)
-        found[key] = found.get(key, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: (-item[0][1], item[0][0])))
-
-
-def title(topology: Topology) -> str:
+def _title(topology: Topology) -> str:
     """Return a machine's name and GPUs, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
     found = cards(topology)
-    models = {printable(card.model) for card in found}
-    sizes = {card.memory_bytes for card in found} - {0}
+    what = f"{len(found)} GPUs"
+    if not several_models(found):
+        what = f"{len(found)} x {printable(found[0].model)}"
+        sizes = {card.memory_bytes for card in found} - {0}
+        if len(sizes) == 1:
+            what += f", {format_size(sizes.pop())}"
     split = sum(bool(card.instances) for card in found)
-    what = f"{len(found)} x {models.pop()}" if len(models) == 1 else f"{len(found)} GPUs"
-    size = f", {format_size(sizes.pop())}" if len(sizes) == 1 and not models else ""
-    mig = f", {'' if split == len(found) else f'{split} of them '}in MIG mode" if split else ""
-    nodes = len({gpu.node for gpu in topology.gpus})
-    return (
-        f"{printable(topology.name)}: {what}{size}{mig}{f', on {nodes} nodes' if nodes > 1 else ''}"
-    )
+    if split:
+        what += f", {'' if split == len(found) else f'{split} of them '}in MIG mode"
+    nodes = len(machines(topology))
+    if nodes > 1:
+        what += f", on {nodes} nodes"
+    return f"{printable(topology.name)}: {what}"
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
+def _wrapped(text: str, width: int | None) -> list[str]:
     """Break text at blanks into lines of at most this many columns; one line if width is None."""
     lines = [""]
     for word in text.split(" "):
@@ -314,180 +343,91 @@ def wrapped(text: str, width: int | None) -> list[str]:
     return lines
 
 
-def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
-    """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
-
-    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
-    is that of the first.
-
-    Args:
-        topology: the machine.
-        colour: whether to mark links by their bandwidth with terminal escape codes (SGR).
-        width: columns to keep to where possible; None for no limit.
-    """
-    pen = _mark if colour else _plain
-    found, links = cards(topology), card_links(topology)
-    classes = link_classes(links.values())
-    head, in_cells = _summary_lines(found, classes, pen), False
-    for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
-        if len(found) <= most:
-            columns = len(_matrix_lines(found, links, classes, _plain, wide=wide)[0])
-            if width is None or columns <= width:
-                head, in_cells = _matrix_lines(found, links, classes, pen, wide=wide), wide
-    tree = [*_tree_lines(topology), *_fabric_lines(found)]
-    legend = _legend_lines(classes, links.values(), in_cells=in_cells)
-    foot = [*legend, f"source: {printable(topology.source)}"]
-    below = [pen(line, _DIM) for text in foot for line in wrapped(text, width)]
-    return [pen(title(topology), _BOLD), *head, *([""] if tree else []), *tree, "", *below]
-
-
-def _mark(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m"
-
-
-def _plain(text: str, _code: str) -> str:
-    return text
-
-
 def _matrix_lines(
     found: Sequence[Card],
     links: Mapping[tuple[int, int], Link],
-    classes: Mapping[tuple[str, float], int],
-    pen: _Pen,
+    shades: Mapping[float, str],
     *,
     wide: bool,
 ) -> list[str]:
     """Return a row for each card, and below it one for each of its MIG instances."""
-    shades = _choose_shades(classes)
-    texts = {pair: _format_cell(link, wide=wide) for pair, link in links.items()}
+    texts = {}
+    for pair, link in links.items():
+        texts[pair] = _link_name(link)
+        if wide:
+            texts[pair] += f" {link.bandwidth_gb_per_s:.3g}"
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
-    mixed, several = several_models(found), _several_nodes(found)
-    header = gap.join(str(card.index).ljust(cells) for card in found)
-    lines = [
-        pen(
-            f"GPU{gap}{header}"
-            f"{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}",
-            _BOLD,
-        )
-    ]
+    mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
+    head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
+    head += ["node"] * several + ["NUMA"] + ["model"] * mixed
+    lines = [_marked(gap.join(head), _BOLD)]
     for card in found:
-        pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
-        row = []
-        for pair in pairs:
-            if pair in links:
-                shade = shades[links[pair].bandwidth_gb_per_s]
-                row.append(pen(texts[pair].ljust(cells), shade))
-            else:
-                row.append(pen("X".ljust(cells), _DIM))
-        node = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
-        end = f"{node:<4}{gap}{_describe_card(card)}" if mixed else node
-        home = f"{gap}{card.gpu.node:<4}" if several else ""
-        lines.append(f"{card.index:>3}{gap}{gap.join(row)}{home}{gap}{end}")
-        lines += [f"{gpu.name:>5} MIG {_describe_instance(gpu)}" for gpu in card.instances]
+        row = [f"{card.index:>3}"]
+        for other in found:
+            pair = min(card.index, other.index), max(card.index, other.index)
+            shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else _DIM
+            row.append(_marked(texts.get(pair, "X").ljust(cells), shade))
+        if several:
+            row.append(f"{card.gpu.node:<4}")
+        row.append("?" if card.gpu.numa_node is None else str(card.gpu.numa_node))
+        if mixed:
+            size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
+            row[-1] = f"{row[-1]:<4}"
+            row.append(f"{printable(card.model)}{size}")
+        lines.append(gap.join(row))
+        for gpu in card.instances:
+            profile = printable(gpu.mig.profile) if gpu.mig else ""
+            lines.append(f"{gpu.name:>5} MIG {profile}, {format_size(gpu.memory_bytes)}")
     return lines
 
 
-def _several_nodes(found: Sequence[Card]) -> bool:
-    return len({card.gpu.node for card in found}) > 1
-
-
-def _format_cell(link: Link, *, wide: bool) -> str:
-    return f"{link_name(link)} {link.bandwidth_gb_per_s:.3g}" if wide else link_name(link)
-
-
-def _choose_shades(classes: Mapping[tuple[str, float], int]) -> dict[float, str]:
-    """Return a colour for each bandwidth."""
-    bandwidths = dict.fromkeys(bandwidth for _, bandwidth in classes)
-    return {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, bandwidth in enumerate(bandwidths)}
-
-
-def _describe_card(card: Card) -> str:
-    model = printable(card.model)
-    return f"{model}, {format_size(card.memory_bytes)}" if card.memory_bytes else model
-
-
-def _describe_instance(gpu: Gpu) -> str:
-    return f"{printable(gpu.mig.profile) if gpu.mig else ''}, {format_size(gpu.memory_bytes)}"
-
-
-def _summary_lines(
-    found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen
-) -> list[str]:
+def _summary_lines(count: int, classes: _Classes, shades: Mapping[float, str]) -> list[str]:
     """Return how many pairs have which link, in place of a matrix too large to read."""
-    shades = _choose_shades(classes)
-    texts = {key: pen(f"{key[0]} {key[1]:.3g} GB/s", shades[key[1]]) for key in classes}
-    if len(classes) == 1:
-        return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
-    pairs = sum(classes.values())
-    return [
-        f"{len(found)} GPUs; of {pairs} pairs",
-        *(f"{classes[key]:>6} have {text}" for key, text in texts.items()),
-    ]
+    lines = [f"{count} GPUs; of {sum(classes.values())} pairs"]
+    for (name, bandwidth), pairs in classes.items():
+        text = _marked(f"{name} {bandwidth:.3g} GB/s", shades[bandwidth])
+        if len(classes) == 1:
+            return [f"{count} GPUs, every two of them joined by {text}"]
+        lines.append(f"{pairs:>6} have {text}")
+    return lines
 
 
-def _legend_lines(
-    classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool
-) -> list[str]:
+def _legend(classes: _Classes, paths: set[PathType], *, in_cells: bool) -> str:
     """Return the meaning of the names, and the bandwidths if they are not in the matrix."""
-    present = {link.path for link in links}
-    meanings = [f"{path} = {text}" for path, text in MEANINGS.items() if path in present]
-    meanings = ["NV# = so many NVLinks", *meanings] if "NVL" in present else meanings
-    carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
-    figures = "links with GB/s per direction" if in_cells else f"GB/s per direction: {carried}"
-    return [f"{figures}; {', '.join(meanings)}"] if classes else []
+    meanings = ["NV# = so many NVLinks"] if "NVL" in paths else []
+    meanings += [f"{path} = {text}" for path, text in _MEANINGS.items() if path in paths]
+    figures = "links with GB/s per direction"
+    if not in_cells:
+        carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
+        figures = f"GB/s per direction: {carried}"
+    return f"{figures}; {', '.join(meanings)}"
 
 
-def _tree_lines(topology: Topology) -> list[str]:
+def _tree_lines(tree: Level) -> list[str]:
     """Return the sockets and levels of a machine, or of the first of several."""
-    tree = machine_tree(topology)
-    if tree.kind != "network":
-        return _sockets_lines(tree)
-    first = tree.children[0]
-    name = f"node {first.node}, the first of {len(tree.children)}: {_format_gpus(first.cards)}"
-    return [name, *(f"  {line}" for line in _sockets_lines(first))]
-
-
-def _sockets_lines(machine: Level) -> list[str]:
-    sockets = machine.sockets
+    if tree.kind == "network":
+        first = tree.children[0]
+        name = f"node {first.node}, the first of {len(tree.children)}: {_gpus_text(first.cards)}"
+        return [name, *(f"  {line}" for line in _tree_lines(first))]
+    sockets = tree.sockets
     if sockets[0].path == "SYS":  # nothing is known about the sockets
         return []
-    if len(sockets) > _MOST_SOCKETS:
-        return [f"the first of {len(sockets)} sockets:", *_socket_lines(sockets[0])]
-    return [line for socket in sockets for line in _socket_lines(socket)]
-
-
-def _fabric_lines(found: Sequence[Card]) -> list[str]:
     lines = []
-    for where, field in (("into NVSwitch", "nvswitch_links"), ("to its CPU", "cpu_nvlinks")):
-        counts: dict[int, list[int]] = {}
-        for card in found:
-            counts.setdefault(getattr(card.gpu, field), []).append(card.index)
-        for count, indices in counts.items():
-            if count:
-                whose = "each GPU" if len(counts) == 1 else _format_gpus(indices)
-                lines.append(f"{whose}: {count} NVLink{'s' * (count > 1)} {where}")
+    if len(sockets) > _MOST_SOCKETS:
+        lines.append(f"the first of {len(sockets)} sockets:")
+        sockets = sockets[:1]
+    for socket in sockets:
+        name = _socket_name(socket)
+        if any(child.is_branch for child in socket.children):
+            lines += [name, *_branch_lines(socket)]
+        else:
+            together = _TOGETHER[socket.path] if socket.is_branch else ""
+            lines.append(f"{name}: {_gpus_text(socket.cards)}{together}")
     return lines
 
 
-def _format_gpus(indices: Sequence[int]) -> str:
-    text = (
-        format_cpuset(frozenset(indices))
-        if len(indices) > 2
-        else ",".join(map(str, sorted(indices)))
-    )
-    return f"GPU{'s' * (len(indices) > 1)} {text}"
-
-
-def _socket_lines(socket: Level) -> list[str]:
-    name = socket_name(socket)
-    if any(child.is_branch for child in socket.children):
-        return [name, *_branch_lines(socket)]
-    together = _TOGETHER[socket.path] if socket.is_branch else ""
-    return [f"{name}: {_format_gpus(socket.cards)}{together}"]
-
-
-def socket_name(level: Level) -> str:
+def _socket_name(level: Level) -> str:
     """Return a socket's name, such as "NUMA 0 (CPUs 0-19,40-59)", or "socket" if unknown."""
     cpus = format_cpuset(level.cpuset)
     name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
@@ -496,9 +436,30 @@ def socket_name(level: Level) -> str:
 
 def _branch_lines(level: Level) -> Iterator[str]:
     """Yield the levels below a level, drawn as a tree."""
-    for i, child in enumerate(level.children):
-        last = i == len(level.children) - 1
-        text = _format_gpus(child.cards)
-        yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if child.is_branch else text}"
+    for child in level.children:
+        corner, side = ("└─", "  ") if child is level.children[-1] else ("├─", "│ ")
+        kind = f"{child.kind}: " if child.is_branch else ""
+        yield f"{corner} {kind}{_gpus_text(child.cards)}"
         if any(below.is_branch for below in child.children):
-            yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child))
+            for line in _branch_lines(child):
+                yield f"{side} {line}"
+
+
+def _fabric_lines(found: Sequence[Card]) -> list[str]:
+    """Return how many NVLinks lead from the cards to NVSwitches and to CPUs."""
+    lines = []
+    for where, field in (("into NVSwitch", "nvswitch_links"), ("to its CPU", "cpu_nvlinks")):
+        counts: dict[int, list[int]] = {}
+        for card in found:
+            counts.setdefault(getattr(card.gpu, field), []).append(card.index)
+        for count, indices in counts.items():
+            if count:
+                whose = "each GPU" if len(counts) == 1 else _gpus_text(indices)
+                lines.append(f"{whose}: {counted(count, 'NVLink')} {where}")
+    return lines
+
+
+def _gpus_text(indices: Sequence[int]) -> str:
+    if len(indices) > 2:
+        return f"GPUs {format_cpuset(frozenset(indices))}"
+    return f"GPU{'s' * (len(indices) > 1)} {','.join(map(str, sorted(indices)))}"

@@ -1,72 +1,22 @@
-"""Measured links, as a document and as a table beside what the models predict."""
+"""`gpulaunch topo --measure`: measure this machine's links, beside what the models predict."""
 
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from gpulaunch.cli.output import print_json, say, warn
-from gpulaunch.errors import UsageError
+from gpulaunch.cli.output import print_json, rounded, say, warn
+from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import install_hint, read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.machine.catalog import own_machine_file
-from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.link_fit import Comparison, compare, model_errors, ring_text
 from gpulaunch.measure.links import measure, measured_document
-from gpulaunch.show import Document
+from gpulaunch.process.job import end_by
 
-if TYPE_CHECKING:
-    from gpulaunch.show.terminal import Group
-
-
-def measurement_document(topology: Topology, comparisons: Sequence[Comparison]) -> Document:
-    """Return what `gpulaunch topo --measure --json` prints."""
-    return {
-        "name": topology.name,
-        "measured": [
-            {
-                "gpus": list(entry.figure.gpus),
-                "links": list(entry.figure.ring),
-                "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
-                "cut_gb_per_s": round(entry.cut, 6),
-                "mapa_gb_per_s": round(entry.mapa, 6),
-                "refit_gb_per_s": None if entry.refit is None else round(entry.refit, 6),
-            }
-            for entry in comparisons
-        ],
-        "root_mean_square_error_gb_per_s": model_errors(comparisons),
-    }
-
-
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
-
-
-def measurement_table(comparisons: Sequence[Comparison]) -> "Group":
-    """Return every measured set beside the models' figures, and the models' errors."""
-    from gpulaunch.show.terminal import Group, Text, figure, make_table
-
-    columns = ("measured", "cut", "Eq. 2", "refit")
-    table = make_table("GPUs", *columns, "links of its best ring", right=columns)
-    for entry in comparisons:
-        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
-        gpus = ",".join(map(str, entry.figure.gpus))
-        table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
-    errors = model_errors(comparisons)
-    off = ", ".join(
-        f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None
-    )
-    lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
-    if errors["refit"] is None:
-        without = "without numpy Eq. 2 is not fitted to this machine"
-        lines.append(Text(f"{without}: {install_hint('measure')}", "dim"))
-    else:
-        sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
-        lines.append(
-            Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim")
-        )
-    return Group(table, *lines)
 
 
 def measure_links(path: str | None, *, as_json: bool) -> int:
@@ -92,22 +42,29 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
         topology, figures = measure(warn, _tell)
     # By now the benchmark is ended, the lease released, and nothing is written.
     except _Interrupted as interruption:
-        signal.signal(interruption.number, signal.SIG_DFL)
-        os.kill(os.getpid(), interruption.number)
+        end_by(interruption.number)
         raise
     write_text(file, document_text(measured_document(topology, figures)))
     comparisons = compare(topology, figures)
-    if as_json:
-        print_json(measurement_document(topology, comparisons))
-    else:
-        from gpulaunch.show.terminal import draw
-
-        draw(measurement_table(comparisons), sys.stdout)
+    if not as_json:
+        _draw(comparisons)
         print(f"written to {file}; -o bandwidth_model=measured goes by it")
+        return 0
+    measured = [
+        {
+            "gpus": list(entry.figure.gpus),
+            "links": list(entry.figure.ring),
+            "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
+            "cut_gb_per_s": rounded(entry.cut),
+            "mapa_gb_per_s": rounded(entry.mapa),
+            "refit_gb_per_s": rounded(entry.refit),
+        }
+        for entry in comparisons
+    ]
+    errors = model_errors(comparisons)
+    document = {"name": topology.name, "measured": measured}
+    print_json({**document, "root_mean_square_error_gb_per_s": errors})
     return 0
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Interrupted(BaseException):
@@ -126,3 +83,27 @@ def _raise_interrupted(number: int, _frame: object) -> None:
 def _tell(text: str) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
         say("info", text)
+
+
+def _draw(comparisons: Sequence[Comparison]) -> None:
+    """Draw every measured set beside the models' figures, and the models' errors."""
+    from gpulaunch.show.terminal import Group, Text, draw, figure, make_table
+
+    columns = ("measured", "cut", "Eq. 2", "refit")
+    table = make_table("GPUs", *columns, "links of its best ring", right=columns)
+    for entry in comparisons:
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        gpus = ",".join(map(str, entry.figure.gpus))
+        table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
+    errors = []
+    for name, error in model_errors(comparisons).items():
+        if error is not None:
+            errors.append(f"{_MODELS[name]} {error:.3g}")
+    if comparisons[0].refit is None:
+        fit = f"without numpy Eq. 2 is not fitted to this machine: {install_hint('measure')}"
+    else:
+        sets = counted(len(comparisons), "set")
+        fit = f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}"
+    difference = f"root mean square difference: {', '.join(errors)}"
+    lines = [f"all-reduce bus bandwidth, GB/s; {difference}", fit]
+    draw(Group(table, *(Text(line, "dim") for line in lines)), sys.stdout)

@@ -187,7 +187,7 @@ def test_graph_of_several_machines() -> None:
     """The clusters of sockets say which machine they are in, and each has its own GPUs inside."""
     topology = built(2, **SPLIT)
     inside: dict[int, str] = {}
-    for line in topology_dot(topology).splitlines():
+    for line in topology_dot(topology, {}).splitlines():
         if line.startswith("    label="):
             label = line
         elif match := re.match(r"    (\d+) \[", line):

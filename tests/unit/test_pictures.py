@@ -120,7 +120,7 @@ STATEMENTS = {  # of what we write; a string is a whole one, so that no name can
 def dot(topology: Topology, states=None) -> list[tuple[str, tuple[str, ...]]]:
     """Return each statement of a graph, which is a line, by its kind and with its parts."""
     found = []
-    for line in topology_dot(topology, states).splitlines():
+    for line in topology_dot(topology, states or {}).splitlines():
         (one,) = [
             (kind, match.groups())
             for kind, rule in STATEMENTS.items()
@@ -187,7 +187,7 @@ def test_hostile_names() -> None:
 def test_clusters():
     """A socket's label says its CPUs, and its machine where there are several."""
     labels = [
-        name for name in topology_dot(MACHINES["minsky-cluster"]).splitlines() if "CPUs" in name
+        name for name in topology_dot(MACHINES["minsky-cluster"], {}).splitlines() if "CPUs" in name
     ]
     assert labels[:2] == [
         '    label="node 0, NUMA 0 (CPUs 0-63)"',
