@@ -1,4 +1,8 @@
-"""`gpulaunch simulate`: replay a file of jobs by the launcher's own decisions."""
+"""`gpulaunch simulate`: replay a file of jobs by the launcher's own decisions.
+
+Its report is a page of tables and pictures; this is the only door to matplotlib. Lengths are in
+pixels of the page at 100 %.
+"""
 
 import logging
 import os
@@ -13,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import print_json, rounded, warn
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.errors import FailedError, UsageError, counted, printable, quoted
 from gpulaunch.files.document import install_hint
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import document_text, make_directory, write_bytes
@@ -30,15 +34,48 @@ from gpulaunch.simulate.read_simulation import read_trace
 from gpulaunch.simulate.simulator import SIMULATED_MODELS, generate_trace
 from gpulaunch.simulate.time_model import MODELS
 
-if TYPE_CHECKING:  # few launches need these
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gpulaunch.show.terminal import Grid, Group
+INDEX = "index.html"
 
+Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""Headings of columns, of which the first has text, and a row of cells for each policy."""
 
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
+
+_QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
+_SENSITIVE = "bandwidth-sensitive jobs: effective bandwidth, GB/s"  # title of the second table
+_KEY = (  # meaning of the columns
+    "in use: GPU time that was held; slower: mean run time over that alone on the best GPUs; "
+    "SLO: jobs that ran with less than they need; no ring: none over NVLinks alone"
+)
+
+_WIDTH = 1040
+_INK, _PAPER = "#1f2933", "#ffffff"
+_PER_INCH = 72  # so that a point of matplotlib's is a pixel
+_SLOWDOWNS = {  # the largest of a class of slowdowns: its colour and its meaning
+    1.05: ("#c3cfdc", "at full speed, or within 5 %"),
+    1.5: ("#fbdc94", "up to 1.5 times as long"),
+    2.0: ("#f5a35c", "up to twice as long"),
+    float("inf"): ("#e2685f", "longer"),
+}
+_UNITS_S = {300: (1, "s"), 3 * 3600: (60, "min"), 3 * 86400: (3600, "h")}  # up to so many seconds
+_MOST_ROWS = 80  # GPUs of a timeline
+_MOST_BARS = 1500  # of each policy's timeline
+_LETTER = 6.2  # width of a letter on a bar
+_STYLE = f"""
+body {{ margin: 0; background: {_PAPER}; color: {_INK}; font: 15px/1.5 system-ui, sans-serif; }}
+main {{ max-width: {_WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
+table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; }}
+caption {{ text-align: left; font-weight: bold; padding-bottom: 2px; }}
+th, td {{ padding: 4px 16px 4px 0; text-align: right; white-space: nowrap; }}
+thead th {{ font-weight: normal; border-bottom: 1px solid #8888; }}
+tr > :first-child {{ text-align: left; font-weight: normal; }}
+img {{ display: block; width: 100%; margin-top: 44px; }}
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,15 +95,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.report is not None:
         for name, content in report_files(replays).items():
             write_bytes(os.path.join(options.report, name), content)
-    from gpulaunch.show.terminal import draw
-
     document = replays_document(replays)
     if options.json:
         print_json(document)
         return 0
-    draw(replays_table(document), sys.stdout)
+    _draw_tables(document)
     if options.report is not None:
-        print(f"\nthe report: {printable(os.path.join(options.report, 'index.html'))}")
+        print(f"\nthe report: {printable(os.path.join(options.report, INDEX))}")
     return 0
 
 
@@ -136,11 +171,7 @@ def make_parser() -> Parser:
 
 
 def _list_parser(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return a parser of values separated by commas, which leaves out repeated ones.
-
-    Args:
-        parse: parses one value, as a setting's.
-    """
+    """Return a parser of values separated by commas, which leaves out repeated ones."""
 
     def read(text: str) -> list[Any]:
         try:
@@ -182,52 +213,31 @@ def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
     return replays
 
 
-Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Headings of columns, of which the first has text, and a row of cells for each policy."""
-
-KEY = (
-    "in use: GPU time that was held; slower: mean run time over that alone on the best GPUs; "
-    "SLO: jobs that ran with less than they need; no ring: none over NVLinks alone"
-)
-"""The meaning of the columns."""
-
-SENSITIVE = "bandwidth-sensitive jobs: effective bandwidth, GB/s"
-"""The title of the second table."""
-
-_QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
-
-
 def replays_document(replays: Iterable[Replay]) -> Document:
-    """Return the document of all replays.
-
-    Args:
-        replays: replays in the order in which they are to be shown.
-    """
+    """Return the document that `gpulaunch simulate --json` prints."""
     return {"runs": [_run_document(replay) for replay in replays]}
 
 
 def _run_document(replay: Replay) -> Document:
     rules, sensitive = replay.rules, [one for one in replay.jobs if one.sensitive]
     return {
-        "policy": rules.policy.replace("_", "-"),
+        "policy": _shown(rules.policy),
         "topology": replay.topology,
         "machines": rules.machines,
         "seed": replay.seed,
         "queue": rules.queue,
         "bandwidth_model": rules.model,
         "time_models": list(rules.time_models) or ["fixed"],
-        "makespan_s": round(replay.makespan_s, 6),
-        "throughput_jobs_per_hour": round(replay.throughput_jobs_per_hour, 6),
-        "utilization": round(replay.utilization, 6),
+        "makespan_s": rounded(replay.makespan_s),
+        "throughput_jobs_per_hour": rounded(replay.throughput_jobs_per_hour),
+        "utilization": rounded(replay.utilization),
         "slo_violations": replay.violations,
         "wait_s": _quartiles(one.wait_s for one in replay.jobs),
         "turnaround_s": _quartiles(one.turnaround_s for one in replay.jobs),
         "slowdown": _quartiles(one.slowdown for one in replay.jobs),
         "sensitive": {
             "jobs": len(sensitive),
-            "effective_bandwidth_gb_per_s": _quartiles(
-                one.effective_bandwidth or 0.0 for one in sensitive
-            ),
+            "effective_bandwidth_gb_per_s": _quartiles(map(_bandwidth, sensitive)),
             "slowdown": _quartiles(one.slowdown for one in sensitive),
             "without_nvlink_ring": sum(not one.nvlink_ring for one in sensitive),
         },
@@ -235,51 +245,47 @@ def _run_document(replay: Replay) -> Document:
     }
 
 
+def _shown(policy: str) -> str:
+    return policy.replace("_", "-")
+
+
+def _bandwidth(one: ReplayedJob) -> float:
+    return one.effective_bandwidth or 0.0
+
+
 def _quartiles(values: Iterable[float]) -> Document | None:
     found = quartiles(values)
-    return found and {name: round(value, 6) for name, value in found.items()}
+    return found and {name: rounded(value) for name, value in found.items()}
 
 
-def _job_document(one: ReplayedJob) -> dict[str, Any]:
+def _job_document(one: ReplayedJob) -> Document:
     return {
         "id": one.id,
         "name": one.name,
         "machine": one.machine,
         "gpus": list(one.gpus),
         "sensitive": one.sensitive,
-        "submitted_s": round(one.arrival_s, 6),
-        "started_s": round(one.started_s, 6),
-        "ended_s": round(one.ended_s, 6),
-        "effective_bandwidth_gb_per_s": _rounded(one.effective_bandwidth),
-        "aggregate_bandwidth_gb_per_s": _rounded(one.aggregate_bandwidth),
-        "allocation_quality": _rounded(one.quality),
-        "slowdown": round(one.slowdown, 6),
-        "utility": _rounded(one.utility),
+        "submitted_s": rounded(one.arrival_s),
+        "started_s": rounded(one.started_s),
+        "ended_s": rounded(one.ended_s),
+        "effective_bandwidth_gb_per_s": rounded(one.effective_bandwidth),
+        "aggregate_bandwidth_gb_per_s": rounded(one.aggregate_bandwidth),
+        "allocation_quality": rounded(one.quality),
+        "slowdown": rounded(one.slowdown),
+        "utility": rounded(one.utility),
         "violates_slo": one.violates,
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
-
-
 def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
-    """Return what was replayed and how, then the rows about all jobs and about sensitive ones.
-
-    Args:
-        document: the document from replays_document.
-    """
+    """Return what was replayed and how, then the rows about all jobs and about sensitive ones."""
     from gpulaunch.show.terminal import figure
 
     first = document["runs"][0]
     machines = printable(first["topology"])
     if first["machines"] > 1:
         machines = f"{first['machines']} x {machines}"
-    count, number = len(first["jobs"]), first["sensitive"]["jobs"]
-    jobs = f"{count} job{'' if count == 1 else 's'}"
-    title = f"{jobs} ({number} bandwidth-sensitive) on {machines}, {first['queue']}"
-    times = " and ".join(first["time_models"])
-    how = f"run times: {times}; bandwidths by the cut model"
+    jobs, few_jobs = counted(len(first["jobs"]), "job"), first["sensitive"]["jobs"]
     columns = ("makespan", "jobs/h", "in use", "wait", "longest", "slower", "SLO")
     everyone: Rows = ("policy", *columns), []
     few: Rows = ("policy", *_QUARTILES, "no ring", "slower"), []
@@ -296,73 +302,32 @@ def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
         )
         everyone[1].append(row)
         sensitive = run["sensitive"]
-        if not sensitive["jobs"]:
-            continue
-        bandwidth = sensitive["effective_bandwidth_gb_per_s"]
-        ringless = f"{sensitive['without_nvlink_ring'] / sensitive['jobs']:.1%}"
-        slower = f"{sensitive['slowdown']['mean'] - 1:.1%}"
-        figures = [f"{bandwidth[name]:.1f}" for name in _QUARTILES]
-        few[1].append((run["policy"], *figures, ringless, slower))
+        if sensitive["jobs"]:
+            bandwidth = sensitive["effective_bandwidth_gb_per_s"]
+            figures = [f"{bandwidth[name]:.1f}" for name in _QUARTILES]
+            ringless = f"{sensitive['without_nvlink_ring'] / sensitive['jobs']:.1%}"
+            slower = f"{sensitive['slowdown']['mean'] - 1:.1%}"
+            few[1].append((run["policy"], *figures, ringless, slower))
+    title = f"{jobs} ({few_jobs} bandwidth-sensitive) on {machines}, {first['queue']}"
+    how = f"run times: {' and '.join(first['time_models'])}; bandwidths by the cut model"
     return title, how, everyone, few
 
 
-def replays_table(document: Document) -> "Group":
-    """Return the tables for a terminal: all jobs of each run, then the sensitive ones.
+def _draw_tables(document: Document) -> None:
+    """Draw the tables: all jobs of each run, then the sensitive ones."""
+    from gpulaunch.show.terminal import Grid, Group, Text, draw, make_table
 
-    Args:
-        document: the document from replays_document.
-    """
-    from gpulaunch.show.terminal import Group, Text
-
-    title, how, everyone, sensitive = replays_rows(document)
-    return Group(
-        Text(title, "bold"),
-        Text(how, "dim"),
-        Text(),
-        _table(everyone),
-        Text(),
-        Text(SENSITIVE, "bold"),
-        _table(sensitive) if sensitive[1] else Text("none", "dim"),
-        Text(),
-        Text(KEY, "dim"),
-    )
-
-
-def _table(rows: Rows) -> "Grid":
-    from gpulaunch.show.terminal import make_table
-
-    columns, cells = rows
-    table = make_table(*columns, right=columns[1:])
-    for row in cells:
-        table.add_row(*row)
-    return table
-
-
-INDEX = "index.html"
-
-_WIDTH = 1040
-_INK, _PAPER = "#1f2933", "#ffffff"
-_PER_INCH = 72  # so that a point of matplotlib's is a pixel
-_SLOWDOWNS = {  # the largest of a class of slowdowns: its colour and its meaning
-    1.05: ("#c3cfdc", "at full speed, or within 5 %"),
-    1.5: ("#fbdc94", "up to 1.5 times as long"),
-    2.0: ("#f5a35c", "up to twice as long"),
-    float("inf"): ("#e2685f", "longer"),
-}
-_UNITS_S = {300: (1, "s"), 3 * 3600: (60, "min"), 3 * 86400: (3600, "h")}  # up to so many seconds
-_MOST_ROWS = 80  # GPUs of a timeline
-_MOST_BARS = 1500  # of each policy's timeline
-_LETTER = 6.2  # width of a letter on a bar
-_STYLE = f"""
-body {{ margin: 0; background: {_PAPER}; color: {_INK}; font: 15px/1.5 system-ui, sans-serif; }}
-main {{ max-width: {_WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
-table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; }}
-caption {{ text-align: left; font-weight: bold; padding-bottom: 2px; }}
-th, td {{ padding: 4px 16px 4px 0; text-align: right; white-space: nowrap; }}
-thead th {{ font-weight: normal; border-bottom: 1px solid #8888; }}
-tr > :first-child {{ text-align: left; font-weight: normal; }}
-img {{ display: block; width: 100%; margin-top: 44px; }}
-"""
+    title, how, *tables = replays_rows(document)
+    drawn: list[Grid | Text] = []
+    for columns, rows in tables:
+        table = make_table(*columns, right=columns[1:])
+        for row in rows:
+            table.add_row(*row)
+        drawn.append(table if rows else Text("none", "dim"))
+    everyone, sensitive = drawn
+    parts = [Text(title, "bold"), Text(how, "dim"), Text(), everyone]
+    parts += [Text(), Text(_SENSITIVE, "bold"), sensitive, Text(), Text(_KEY, "dim")]
+    draw(Group(*parts), sys.stdout)
 
 
 def load_matplotlib() -> None:
@@ -407,7 +372,7 @@ def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
     The same replays make the same bytes.
 
     Args:
-        replays: The replays of the same jobs, in the order in which they are shown.
+        replays: the replays of the same jobs, in the order in which they are shown.
 
     Raises:
         FailedError: matplotlib is not installed, or does not start.
@@ -416,7 +381,7 @@ def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
     figures = {}
     sensitive = [[one for one in replay.jobs if one.sensitive] for replay in replays]
     if sensitive[0]:
-        bandwidths = [[one.effective_bandwidth or 0.0 for one in some] for some in sensitive]
+        bandwidths = [[*map(_bandwidth, some)] for some in sensitive]
         what = "effective bandwidth of bandwidth-sensitive jobs, GB/s"
         figures["bandwidth"] = _draw_boxes(replays, bandwidths, what)
     longest_s = max(one.wait_s for replay in replays for one in replay.jobs)
@@ -426,10 +391,10 @@ def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
         figures["wait"] = _draw_boxes(replays, waits, f"time from arrival to start, {unit}")
     figures["timeline"] = _draw_timelines(replays)
     pictures = {f"{name}.svg": _svg_of(figure, name) for name, figure in figures.items()}
-    return pictures | {INDEX: _page(replays, list(pictures.values())).encode()}
+    return pictures | {INDEX: _page(replays, pictures.values()).encode()}
 
 
-def _page(replays: Sequence[Replay], pictures: Sequence[bytes]) -> str:
+def _page(replays: Sequence[Replay], pictures: Iterable[bytes]) -> str:
     title, how, everyone, sensitive = replays_rows(replays_document(replays))
     seed = "" if replays[0].seed is None else f"; seed {replays[0].seed}"
     lines = [
@@ -437,8 +402,8 @@ def _page(replays: Sequence[Replay], pictures: Sequence[bytes]) -> str:
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n<main>",
         f"<h1>{escape(title)}</h1>\n<p>{escape(how)}{seed}</p>",
         _html_table("all jobs", everyone),
-        _html_table(SENSITIVE, sensitive),
-        f"<p>{escape(KEY)}</p>",
+        _html_table(_SENSITIVE, sensitive),
+        f"<p>{escape(_KEY)}</p>",
     ]
     for picture in pictures:
         data = b64encode(picture).decode()
@@ -459,14 +424,12 @@ def _html_table(caption: str, rows: Rows) -> str:
     return "\n".join([*lines, "</table>"])
 
 
-def _name(replay: Replay) -> str:
-    return replay.rules.policy.replace("_", "-")
-
-
 def _time_unit(longest_s: float) -> tuple[float, str]:
     """Return the unit for times up to the longest: its length in seconds, and its name."""
-    found = (unit for most_s, unit in _UNITS_S.items() if longest_s <= most_s)
-    return next(found, (86400, "days"))
+    for most_s, unit in _UNITS_S.items():
+        if longest_s <= most_s:
+            return unit
+    return 86400, "days"
 
 
 def _new_figure(height: float) -> "Figure":
@@ -478,12 +441,7 @@ def _new_figure(height: float) -> "Figure":
 
 
 def _svg_of(figure: "Figure", name: str) -> bytes:
-    """Return a figure as an SVG document; the same figure makes the same bytes.
-
-    Args:
-        figure: the figure.
-        name: the name on which ids in the document depend.
-    """
+    """Return a figure as an SVG document, in which ids depend on the name alone."""
     import matplotlib as mpl
 
     vector = BytesIO()
@@ -500,7 +458,7 @@ def _draw_boxes(
     """Draw a box for each policy: quartiles, least and most, and the mean as a triangle."""
     figure = _new_figure(80 + 32 * len(replays))
     axes = figure.subplots()
-    names = [_name(replay) for replay in replays]
+    names = [_shown(replay.rules.policy) for replay in replays]
     axes.boxplot(
         values,
         orientation="horizontal",
@@ -517,13 +475,21 @@ def _draw_boxes(
 
 
 def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
-    """Draw a panel for each policy, with a row for each GPU and a bar for each job on it."""
+    """Draw a panel for each policy, with a row for each GPU of machine 0 and the jobs on it."""
     from matplotlib.patches import Patch
 
-    longest_s = max(replay.makespan_s for replay in replays)
-    panels = [jobs_by_gpu(replay) for replay in replays]
+    end_s = max(replay.makespan_s for replay in replays)
+    panels: list[dict[int, list[ReplayedJob]]] = []  # the jobs on each GPU, by their start
+    for replay in replays:
+        panel: dict[int, list[ReplayedJob]] = {}
+        for one in replay.jobs:
+            for gpu in one.gpus if one.machine == 0 else ():
+                panel.setdefault(gpu, []).append(one)
+        panels.append(panel)
+        starts_s = sorted(one.started_s for jobs in panel.values() for one in jobs)
+        if len(starts_s) > _MOST_BARS:
+            end_s = min(end_s, starts_s[_MOST_BARS] - replay.first_s)
     rows = sorted({gpu for panel in panels for gpu in panel})[:_MOST_ROWS]
-    end_s = min([longest_s, *(_last_start_s(replay, panels[0]) for replay in replays)])
     size_s, unit = _time_unit(end_s)
     figure = _new_figure(80 + len(replays) * (16 * len(rows) + 52))
     patches = [Patch(color=colour, label=text) for colour, text in _SLOWDOWNS.values()]
@@ -532,44 +498,14 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
     for axes, replay, panel in zip(grid, replays, panels, strict=True):
         machines = replay.rules.machines
         place = f", machine 0 of {machines:,}" if machines > 1 else ""
-        axes.set_title(f"{_name(replay)}: jobs on GPUs{place}")
+        axes.set_title(f"{_shown(replay.rules.policy)}: jobs on GPUs{place}")
         axes.set_yticks(range(len(rows)), [f"GPU {gpu}" for gpu in rows], fontsize=9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         for row, gpu in enumerate(rows):
-            _draw_row(axes, row, panel.get(gpu, []), _first_s(replay), end_s)
+            _draw_row(axes, row, panel.get(gpu, []), replay.first_s, end_s)
     grid[-1].set_xlim(0, end_s / size_s)
     grid[-1].set_xlabel(f"time since the first arrival, {unit}")
     return figure
-
-
-def _last_start_s(replay: Replay, panel: dict[int, list[ReplayedJob]]) -> float:
-    """Return until when a replay can be drawn with no more bars than may be."""
-    starts_s = sorted(one.started_s for jobs in panel.values() for one in jobs)
-    return starts_s[_MOST_BARS] - _first_s(replay) if len(starts_s) > _MOST_BARS else 1e99
-
-
-def _first_s(replay: Replay) -> float:
-    return min(one.arrival_s for one in replay.jobs)
-
-
-def jobs_by_gpu(replay: Replay) -> dict[int, list[ReplayedJob]]:
-    """Return the jobs on each GPU of machine 0, by their start."""
-    found: dict[int, list[ReplayedJob]] = {}
-    for one in replay.jobs:
-        for gpu in one.gpus if one.machine == 0 else ():
-            found.setdefault(gpu, []).append(one)
-    return found
-
-
-def lanes_of(jobs: Sequence[ReplayedJob]) -> list[int]:
-    """Return a lane for each job on a GPU, in the order of starts, so that none overlap in one."""
-    ends_s: list[float] = []  # end of the last job in each lane
-    lanes = []
-    for one in jobs:
-        free = [lane for lane, end_s in enumerate(ends_s) if end_s <= one.started_s]
-        lanes.append(free[0] if free else len(ends_s))
-        ends_s[lanes[-1] : lanes[-1] + 1] = [one.ended_s]
-    return lanes
 
 
 def _draw_row(
@@ -587,9 +523,21 @@ def _draw_row(
         colour = next(named[0] for most, named in _SLOWDOWNS.items() if one.slowdown <= most)
         style: Any = {"color": colour, "edgecolor": _PAPER, "linewidth": 0.5}
         axes.barh(y, length_s / size_s, height * 0.94, begin_s / size_s, **style)
-        letters = (_WIDTH - 80) * min(length_s, end_s - begin_s) / end_s / _LETTER - 1
+        shown_s = min(length_s, end_s - begin_s)
+        letters = (_WIDTH - 80) * shown_s / end_s / _LETTER - 1
         for text in (f"{one.id} {printable(one.name)}", str(one.id)):
             if len(text) <= letters and height == 1:
-                middle = (begin_s + min(length_s, end_s - begin_s) / 2) / size_s
+                middle = (begin_s + shown_s / 2) / size_s
                 axes.text(middle, y, text, ha="center", va="center", fontsize=9)
                 break
+
+
+def lanes_of(jobs: Sequence[ReplayedJob]) -> list[int]:
+    """Return a lane for each job on a GPU, in the order of starts, so that none overlap in one."""
+    ends_s: list[float] = []  # end of the last job in each lane
+    lanes = []
+    for one in jobs:
+        free = [lane for lane, end_s in enumerate(ends_s) if end_s <= one.started_s]
+        lanes.append(free[0] if free else len(ends_s))
+        ends_s[lanes[-1] : lanes[-1] + 1] = [one.ended_s]
+    return lanes
