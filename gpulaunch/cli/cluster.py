@@ -1,4 +1,4 @@
-"""`gpulaunch cluster WORD`: a file for each word, gpulaunch/cli/cluster_WORD.py with `main`."""
+"""`gpulaunch cluster map|run`: past one machine, which rank on which node, core and GPU."""
 
 import json
 import os
@@ -9,11 +9,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from shutil import rmtree
-from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import prepare_stdout, print_json, warn
-from gpulaunch.cluster.allocation import Allocation, Start, ask_nodes, find_allocation
+from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation
 from gpulaunch.cluster.cluster import Cluster, Tree
 from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
 from gpulaunch.cluster.engines import read_place
@@ -51,28 +50,25 @@ from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.records import replace
 from gpulaunch.show import Document
 
-if TYPE_CHECKING:
-    from gpulaunch.show.terminal import Grid, Group, Text
-
-
 WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",
     "run": "run a command's ranks where such a map puts them, in an allocation",
 }
 """Word -> its description."""
 
+_NODE = "node"  # a word for `run`, which calls it on each node of an allocation
 
-def word_parsers() -> dict[str, Parser]:
-    """Return the parser of each word."""
-    return {"map": _map_parser(), "run": _run_parser()}
-
-
-_RUN = "run"
-_CALLED_BY_OTHERS = ("node",)  # by run, on each node of an allocation
+_EPILOG = (
+    "patterns: 2d, 3d, col (2d:3 weighs the first dimension), all-to-all and the like, sizes such "
+    "as tp=8,pp=2, a file of a matrix or graph, profile:NAME\n"
+    "(docs/guides/cluster.md)"
+)
+_IN_ORDER = "default"  # the policy that others are held against
+_KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Run the word's own main.
+    """Run one of the words.
 
     Args:
         arguments: the word and the arguments after it, before the --.
@@ -86,14 +82,14 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word in ("-h", "--help"):
         make_parser().print_help()
         return 0
-    if word not in (*WORDS, *_CALLED_BY_OTHERS):
+    if word not in (*WORDS, _NODE):
         meant = did_you_mean(word, WORDS)
         raise UsageError(f"unknown word {quoted(word)} after cluster{meant}", f"known are {known}")
-    if word == _RUN:
+    if word == "run":
         return _run(rest, command)
     if command is not None:
         raise UsageError(f"cluster {word} runs no command, but -- is given")
-    return _node(rest) if word in _CALLED_BY_OTHERS else _map(rest)
+    return _map(rest) if word == "map" else _report_node(rest)
 
 
 def make_parser() -> Parser:
@@ -109,12 +105,12 @@ def make_parser() -> Parser:
     return parser
 
 
-MAPPING_EPILOG = (
-    "patterns: 2d, 3d, col (2d:3 weighs the first dimension), all-to-all and the like, sizes such "
-    "as tp=8,pp=2, a file of a matrix or graph, profile:NAME\n"
-    "(docs/guides/cluster.md)"
-)
-_IN_ORDER = "default"  # the policy that others are held against
+def word_parsers() -> dict[str, Parser]:
+    """Return the parser of each word."""
+    return {"map": _map_parser(), "run": _run_parser()}
+
+
+# ---------------------------------------------------------------------------------------- map
 
 
 def _map(arguments: Sequence[str]) -> int:
@@ -123,13 +119,14 @@ def _map(arguments: Sequence[str]) -> int:
     if options.output == "":
         raise UsageError("--output has an empty value")
     cluster = load_cluster(options.cluster)
-    problem = pose(options, cluster)
-    policy = find_policy(options.mapping_policy)
-    mapping = MAPPING_POLICIES[policy](problem)
-    document = map_document(options, problem, policy, mapping)
+    problem = _pose(options, cluster)
+    mapping, document = _solve(options, problem)
     if options.explain:
         before = judge(problem, MAPPING_POLICIES[_IN_ORDER](problem))
-        document["explain"] = mapping_document(before, judge(problem, mapping))
+        document["explain"] = {
+            "default": _judgement_document(before),
+            "chosen": _judgement_document(judge(problem, mapping)),
+        }
     if options.output:
         make_directory(options.output)
         files = {name: make(cluster, mapping) for name, make in ENGINE_FILES.items()}
@@ -139,24 +136,21 @@ def _map(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.show.terminal import draw
-
-        draw(mapping_table(document), sys.stdout)
+        _draw_map(document)
     return 0
 
 
 def _map_parser() -> Parser:
-    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster map",
         "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its "
         "traffic loads no link more than it must.",
-        epilog=MAPPING_EPILOG,
+        epilog=_EPILOG,
     )
     parser.add_argument(
         "--cluster", metavar="NAME|FILE", required=True, help="the cluster (docs/guides/cluster.md)"
     )
-    add_mapping(parser)
+    _add_mapping(parser)
     add_json(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="write the map for every engine into this directory"
@@ -167,10 +161,101 @@ def _map_parser() -> Parser:
     return parser
 
 
-# ------------------------------------------------------------------- for `cluster run` as well
+def _judgement_document(judgement: Judgement) -> Document:
+    """Return how a mapping loads the links.
+
+    Traffic has the unit of the patterns, congestion is traffic divided by GB/s.
+    """
+    levels: dict[tuple[str, int], list[LinkLoad]] = {}
+    for link in judgement.links:
+        levels.setdefault((link.tree, link.depth), []).append(link)
+    worst = judgement.worst
+    return {
+        "maximum_congestion": judgement.maximum,
+        "worst_link": worst
+        and {
+            "tree": worst.tree,
+            "name": worst.name,
+            "traffic": worst.load,
+            "gb_per_s": worst.gb_per_s,
+            "congestion": worst.congestion,
+        },
+        "between_nodes": judgement.between_nodes,
+        "levels": [
+            {
+                "tree": tree,
+                "depth": depth,
+                "links": len(links),
+                "first_link": links[0].name,
+                "traffic": sum(link.load for link in links),
+                "maximum_congestion": max(link.congestion for link in links),
+            }
+            for order in ("network", "CPU", "GPU")
+            for (tree, depth), links in sorted(levels.items())
+            if tree == order
+        ],
+    }
 
 
-def add_mapping(parser: Parser) -> None:
+def _draw_map(document: Document) -> None:
+    """Draw the table of ranks, and of the links' loads if the document has them."""
+    from gpulaunch.show.terminal import Grid, Group, Text, cut, draw, make_table
+
+    ranks, policy = document["ranks"], document["policy"]
+    nodes = len({rank["node"] for rank in ranks})
+    where = f"{counted(nodes, 'node')} of {document['cluster']}"
+    patterns = f"CPUs: {document['cpu_pattern']}, GPUs: {document['gpu_pattern']}"
+    table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
+    for rank in ranks:
+        table.add_row(str(rank["rank"]), str(rank["gpu"]), str(rank["core"]), cut(rank["node"]))
+    title = f"{counted(len(ranks), 'rank')} on {where}, by {policy}"
+    parts: list[Text | Grid] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
+    if "explain" in document:
+        default, chosen = document["explain"]["default"], document["explain"]["chosen"]
+        loads = make_table("congestion", "traffic", "links", right=("congestion", "traffic"))
+        for before, after in zip(default["levels"], chosen["levels"], strict=True):
+            more = " and the like" if after["links"] > 1 else ""
+            loads.add_row(
+                _change(before["maximum_congestion"], after["maximum_congestion"]),
+                _change(before["traffic"], after["traffic"]),
+                cut(f"{after['links']} {after['tree']}: {after['first_link']}{more}"),
+            )
+        meaning = "the largest congestion of a link, all traffic"
+        between = _change(default["between_nodes"], chosen["between_nodes"])
+        unit = "congestion is traffic, in the patterns' unit, divided by GB/s"
+        parts += [
+            Text(),
+            Text(f"ranks in order -> {policy}: {meaning}", "bold"),
+            loads,
+            Text(),
+            Text(f"between nodes: {between}"),
+            Text(f"worst link, ranks in order: {_worst(default['worst_link'])}"),
+            Text(f"worst link, {policy}: {_worst(chosen['worst_link'])}"),
+            Text(unit, "dim"),
+        ]
+    draw(Group(*parts), sys.stdout)
+
+
+def _change(before: float, after: float) -> str:
+    one, other = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (before, after))
+    return one if one == other else f"{one}->{other}"
+
+
+def _worst(link: Document | None) -> str:
+    from gpulaunch.show.terminal import figure
+
+    if link is None or not link["traffic"]:
+        return "none carries anything"
+    return (
+        f"{link['name']} ({link['tree']}), {figure(link['traffic'])} over "
+        f"{figure(link['gb_per_s'])} GB/s = {figure(link['congestion'])}"
+    )
+
+
+# --------------------------------------------------------------------------- of both map and run
+
+
+def _add_mapping(parser: Parser) -> None:
     """Add the options of a mapping."""
     parser.add_argument(
         "--ranks", metavar="N", type=int, help="ranks of the job (default: as many as fit)"
@@ -185,6 +270,7 @@ def add_mapping(parser: Parser) -> None:
         "--policy",
         dest="mapping_policy",
         metavar="P",
+        type=_find_policy,
         default=DEFAULT_MAPPING_POLICY,
         help=f"{', '.join(map(_shown, MAPPING_POLICIES))} (default: "
         f"{_shown(DEFAULT_MAPPING_POLICY)})",
@@ -195,7 +281,7 @@ def _shown(policy: str) -> str:
     return policy.replace("_", "-")
 
 
-def find_policy(name: str) -> str:
+def _find_policy(name: str) -> str:
     """Return the policy of a name, which may be written with - or _.
 
     Raises:
@@ -211,7 +297,7 @@ def find_policy(name: str) -> str:
     return policy
 
 
-def pose(options: Namespace, cluster: Cluster) -> MappingProblem:
+def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:
     """Return the problem of the options on a cluster.
 
     Raises:
@@ -224,34 +310,31 @@ def pose(options: Namespace, cluster: Cluster) -> MappingProblem:
     if ranks > slots or not ranks:
         asked = f"{ranks} ranks requested, each" if ranks else "ranks requested, each"
         raise UsageError(
-            f"{asked} with a core and a GPU of its own: {resources(cluster)}, and take {slots}"
+            f"{asked} with a core and a GPU of its own: {_resources(cluster)}, and take {slots}"
         )
     cpu = read_traffic("--cpu-pattern", options.cpu_pattern, ranks)
     gpu = read_traffic("--gpu-pattern", options.gpu_pattern, ranks)
     return MappingProblem(cluster, cpu, gpu)
 
 
-def resources(cluster: Cluster) -> str:
+def _resources(cluster: Cluster) -> str:
     """Return the words for the GPUs and cores that the nodes of a cluster have."""
     gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
     cores = sum(len(cores) for node in cluster.nodes for cores in node.sockets)
-    return (
-        f"the {len(cluster.nodes)} nodes of {printable(cluster.name)} have {gpus} GPUs and "
-        f"{cores} cores"
-    )
+    nodes = f"the {len(cluster.nodes)} nodes of {printable(cluster.name)}"
+    return f"{nodes} have {gpus} GPUs and {cores} cores"
 
 
-def map_document(
-    options: Namespace, problem: MappingProblem, policy: str, mapping: RankMapping
-) -> Document:
-    """Return the map as a document, which a launch reads with `-o rank_map=FILE`."""
+def _solve(options: Namespace, problem: MappingProblem) -> tuple[RankMapping, Document]:
+    """Return the mapping, also as a document, which a launch reads with `-o rank_map=FILE`."""
+    mapping = MAPPING_POLICIES[options.mapping_policy](problem)
     ranks = []
     for rank, place in enumerate(mapping):
         node = problem.cluster.nodes[place.node].name
         ranks.append({"rank": rank, "node": node, "core": place.core, "gpu": place.gpu})
-    return {
+    return mapping, {
         "cluster": problem.cluster.name,
-        "policy": _shown(policy),
+        "policy": _shown(options.mapping_policy),
         "ranks": ranks,
         "cpu_pattern": printable(options.cpu_pattern),
         "gpu_pattern": printable(options.gpu_pattern),
@@ -313,53 +396,14 @@ def _of_profile(name: str, ranks: int) -> RankTraffic:
     return found
 
 
-def _node(arguments: Sequence[str]) -> int:
-    """Print this node's report."""
-    options = _node_parser().parse_args(arguments)
-    settings = shown_settings(options.topology)
-    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
-    print("\n".join(report_lines(*describe_this_node(topology))))
-    return 0
-
-
-def _node_parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser(
-        "gpulaunch cluster node",
-        "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
-    )
-    add_topology(parser)
-    return parser
-
-
-def _within_reach(around: Surroundings) -> Topology:
-    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
-    topology = around.machine.topology
-    place = read_place(os.environ)
-    if place and place.grant and place.grant.names is not None:
-        names = ",".join(place.grant.names)
-        return part_of_machine(topology, admit_visible(topology, names).uuids)
-    if around.within:
-        topology = part_of_machine(topology, around.within.uuids)
-    if around.visible is None:
-        return topology
-    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)
-
-
-_KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
+# ------------------------------------------------------------------------ run, and node for it
 
 
 def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Map the ranks of a command, and turn into the program that starts them.
-
-    Args:
-        arguments: arguments before the --.
-        command: the ranks' command; None if there is no --.
-    """
+    """Map the ranks of a command, and turn into the program that starts them."""
     options = _run_parser().parse_args(arguments)
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
-    policy = find_policy(options.mapping_policy)
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
     topology = ["--topology", options.topology] if options.topology is not None else []
     cluster = _ask(allocation, topology, options.network)
@@ -367,9 +411,7 @@ def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         cluster = _with_cores(cluster)
     if options.ranks is None:
         _warn_of_few_cores(cluster)
-    problem = pose(options, cluster)
-    mapping = MAPPING_POLICIES[policy](problem)
-    document = map_document(options, problem, policy, mapping)
+    mapping, document = _solve(options, _pose(options, cluster))
     if not options.bind_cpu:
         for row in document["ranks"]:
             row["core"] = None
@@ -381,31 +423,28 @@ def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     names = allocation.hosts or [node.name for node in cluster.nodes]
     start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")
-    if options.dry_run:
-        print(_shell_line(start))
-        return 0
-    variables = {os.fsencode(name): os.fsencode(text) for name, text in start.environment().items()}
-    return execute(start.argv, variables)
-
-
-def _shell_line(start: Start) -> str:
-    """Return a start as a line for a shell."""
+    if not options.dry_run:
+        variables = start.environment()
+        return execute(
+            start.argv,
+            {os.fsencode(name): os.fsencode(text) for name, text in variables.items()},
+        )
     without = [f"-u {name}" for name in start.without if name in os.environ]
     settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
-    return " ".join([*(["env", *without] if without else []), *settings, shlex.join(start.argv)])
+    print(*(["env", *without] if without else []), *settings, shlex.join(start.argv))
+    return 0
 
 
 def _run_parser() -> Parser:
-    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster run",
         "Run a command once for each rank, where a map puts the ranks so that their traffic loads "
         "no link more than it must. It turns into srun or mpirun: exit status, signals and output "
         "are theirs.",
         "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]",
-        epilog=MAPPING_EPILOG,
+        epilog=_EPILOG,
     )
-    add_mapping(parser)
+    _add_mapping(parser)
     parser.add_argument("--hostfile", metavar="FILE", help="hosts for Open MPI's mpirun")
     parser.add_argument(
         "--launcher",
@@ -477,7 +516,7 @@ def _warn_of_few_cores(cluster: Cluster) -> None:
     slots = sum(node.slots for node in cluster.nodes)
     if 0 < slots < sum(len(node.topology.gpus) for node in cluster.nodes):
         warn(
-            f"{slots} ranks: {resources(cluster)}; with --no-bind-cpu a rank needs no core of "
+            f"{slots} ranks: {_resources(cluster)}; with --no-bind-cpu a rank needs no core of "
             "its own"
         )
 
@@ -504,111 +543,28 @@ def _forget_old(above: str) -> None:
                 rmtree(entry.path)
 
 
-def mapping_document(default: Judgement, chosen: Judgement) -> Document:
-    """Return how two mappings load the links.
-
-    Traffic has the unit of the patterns, congestion is traffic divided by GB/s.
-
-    Args:
-        default: ranks in order.
-        chosen: the mapping that was made.
-    """
-    return {"default": _judgement_document(default), "chosen": _judgement_document(chosen)}
-
-
-def _judgement_document(judgement: Judgement) -> Document:
-    levels: dict[tuple[str, int], list[LinkLoad]] = {}
-    for link in judgement.links:
-        levels.setdefault((link.tree, link.depth), []).append(link)
-    order = ("network", "CPU", "GPU")
-    return {
-        "maximum_congestion": judgement.maximum,
-        "worst_link": _link_document(judgement.worst) if judgement.worst else None,
-        "between_nodes": judgement.between_nodes,
-        "levels": [
-            {
-                "tree": tree,
-                "depth": depth,
-                "links": len(links),
-                "first_link": links[0].name,
-                "traffic": sum(link.load for link in links),
-                "maximum_congestion": max(link.congestion for link in links),
-            }
-            for (tree, depth), links in sorted(
-                levels.items(), key=lambda level: (order.index(level[0][0]), level[0][1])
-            )
-        ],
-    }
-
-
-def _link_document(link: LinkLoad) -> Document:
-    return {
-        "tree": link.tree,
-        "name": link.name,
-        "traffic": link.load,
-        "gb_per_s": link.gb_per_s,
-        "congestion": link.congestion,
-    }
-
-
-def mapping_table(document: Document) -> "Group":
-    """Return the table of ranks, and of the links' loads if the document has them.
-
-    Args:
-        document: the document of `gpulaunch cluster map --json`.
-    """
-    from gpulaunch.show.terminal import Group, Text, cut, make_table
-
-    ranks = document["ranks"]
-    nodes = len({rank["node"] for rank in ranks})
-    where = f"{counted(nodes, 'node')} of {document['cluster']}"
-    title = f"{counted(len(ranks), 'rank')} on {where}, by {document['policy']}"
-    patterns = f"CPUs: {document['cpu_pattern']}, GPUs: {document['gpu_pattern']}"
-    table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
-    for rank in ranks:
-        table.add_row(str(rank["rank"]), str(rank["gpu"]), str(rank["core"]), cut(rank["node"]))
-    parts: list[Text | Grid] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
-    if "explain" in document:
-        parts += [Text(), *_explanation(document["explain"], document["policy"])]
-    return Group(*parts)
-
-
-def _explanation(explain: Document, policy: str) -> "list[Text | Grid]":
-    from gpulaunch.show.terminal import Text, cut, make_table
-
-    default, chosen = explain["default"], explain["chosen"]
-    table = make_table("congestion", "traffic", "links", right=("congestion", "traffic"))
-    for before, after in zip(default["levels"], chosen["levels"], strict=True):
-        more = " and the like" if after["links"] > 1 else ""
-        table.add_row(
-            _change(before["maximum_congestion"], after["maximum_congestion"]),
-            _change(before["traffic"], after["traffic"]),
-            cut(f"{after['links']} {after['tree']}: {after['first_link']}{more}"),
-        )
-    return [
-        Text(f"ranks in order -> {policy}: the largest congestion of a link, all traffic", "bold"),
-        table,
-        Text(),
-        Text(f"between nodes: {_change(default['between_nodes'], chosen['between_nodes'])}"),
-        *(
-            Text(f"worst link, {name}: {_worst(judged['worst_link'])}")
-            for name, judged in (("ranks in order", default), (policy, chosen))
-        ),
-        Text("congestion is traffic, in the patterns' unit, divided by GB/s", "dim"),
-    ]
-
-
-def _change(before: float, after: float) -> str:
-    one, other = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (before, after))
-    return one if one == other else f"{one}->{other}"
-
-
-def _worst(link: Document | None) -> str:
-    from gpulaunch.show.terminal import figure
-
-    if link is None or not link["traffic"]:
-        return "none carries anything"
-    return (
-        f"{link['name']} ({link['tree']}), {figure(link['traffic'])} over "
-        f"{figure(link['gb_per_s'])} GB/s = {figure(link['congestion'])}"
+def _report_node(arguments: Sequence[str]) -> int:
+    """Print what this node of an allocation has, for `gpulaunch cluster run`."""
+    parser = Parser(
+        "gpulaunch cluster node",
+        "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
     )
+    add_topology(parser)
+    settings = shown_settings(parser.parse_args(arguments).topology)
+    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
+    print("\n".join(report_lines(*describe_this_node(topology))))
+    return 0
+
+
+def _within_reach(around: Surroundings) -> Topology:
+    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
+    topology = around.machine.topology
+    place = read_place(os.environ)
+    if place and place.grant and place.grant.names is not None:
+        names = ",".join(place.grant.names)
+        return part_of_machine(topology, admit_visible(topology, names).uuids)
+    if around.within:
+        topology = part_of_machine(topology, around.within.uuids)
+    if around.visible is None:
+        return topology
+    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)

@@ -163,10 +163,6 @@ def all_parsers() -> dict[str, Parser]:
         if hasattr(module, "word_parsers"):
             below = module.word_parsers()
             parsers |= {f"{command.word} {word}": parser for word, parser in below.items()}
-            continue
-        for word in getattr(module, "WORDS", ()):
-            below = importlib.import_module(f"{module.__name__}_{word}")
-            parsers[f"{command.word} {word}"] = below.make_parser()
     return parsers
 
 
