@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import prepare_stdout, print_json, warn
-from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure
-from gpulaunch.cli.profile_scan import scan as run_scan
+from gpulaunch.cli.profile_measure import make_measure_parser, measure
+from gpulaunch.cli.profile_scan import make_scan_parser, scan
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.fields import ListOf, RowOf
 from gpulaunch.files.units import format_duration, format_size
-from gpulaunch.profiles.catalog import is_benchmark
+from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
 from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.show import Document
 
 if TYPE_CHECKING:
-    from gpulaunch.show.terminal import Grid, Group, Text
-
+    from gpulaunch.show.terminal import Group
 
 WORDS = {
     "list": "the profiles that can be named",
@@ -31,6 +30,25 @@ WORDS = {
     "scan": "read a job's source, or a log of it, and run nothing",
 }
 """Word -> its description."""
+
+_Beside = Mapping[str, Sequence[tuple[str, float]]]
+"""Name of a number -> label and value of each other number that is shown beside it."""
+
+_MOST_PAIRS = 6  # of edges that a line names
+
+_UNITS = {
+    "_percentage": "%",
+    "_gb_per_s": "GB/s",
+    "_mib": "MiB",
+    "_bytes": "B",
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+}
+_BYTES = {"MiB": 1 << 20, "B": 1}
+_WORDS = {"gpus": "GPUs", "llc": "LLC", "sm": "SM"}
+_IN_TITLE = ("name", "description")
+_FIGURES = ("memory", "SM %", "BW %")
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -56,11 +74,13 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError(f"unknown word {quoted(word)} after profile", known)
     prepare_stdout()
     options = word_parsers()[word].parse_args(arguments[1:])
-    if word == "list":
-        return _list(as_json=options.json)
-    if word == "show":
-        return _show(options.profile, as_json=options.json)
-    return run_scan(options)
+    if word == "scan":
+        scan(options)
+    elif word == "list":
+        _list(as_json=options.json)
+    else:
+        _show(options.profile, as_json=options.json)
+    return 0
 
 
 def make_parser() -> Parser:
@@ -87,35 +107,16 @@ def word_parsers() -> dict[str, Parser]:
         help="name or file, and @ with what is asked of it: alexnet@batch=1",
     )
     add_json(showing)
-    scan = Parser(
-        "gpulaunch profile scan",
-        "Read a job's source, NCCL log or profiler's counters, and run nothing.",
-        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE | --activity FILE [--json] "
-        "[-o FILE]",
-    )
-    source = scan.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "path", metavar="PATH", nargs="?", help="source, a file or a folder: who talks to whom"
-    )
-    source.add_argument(
-        "--nccl-log",
-        metavar="FILE",
-        help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
-    )
-    source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
-    source.add_argument(
-        "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
-    )
-    add_target(scan)
-    add_json(scan)
-    scan.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
-    return {"list": listing, "show": showing, "measure": make_measure_parser(), "scan": scan}
+    return {
+        "list": listing,
+        "show": showing,
+        "measure": make_measure_parser(),
+        "scan": make_scan_parser(),
+    }
 
 
-def _list(*, as_json: bool) -> int:
-    from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
-    from gpulaunch.show.terminal import draw
-
+def _list(*, as_json: bool) -> None:
+    """Print the profiles: those of people first, then the benchmarks; variants below each."""
     profiles = []
     for name in profile_names():
         try:
@@ -124,106 +125,121 @@ def _list(*, as_json: bool) -> int:
             warn(problem.message)
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
-        return 0
-    benchmarks = [profile for path, profile in profiles if is_benchmark(path)]
-    others = [profile for path, profile in profiles if not is_benchmark(path)]
-    groups = ("what people run", others), ("benchmarks of papers", benchmarks)
-    draw(profiles_table(groups), sys.stdout)
-    return 0
+        return
+    from gpulaunch.show.terminal import Group, Text, draw, make_table
+
+    table = make_table(
+        *("name", "pattern", "sensitive", *_FIGURES, "description"),
+        right=_FIGURES,
+        leave=("sensitive", "pattern", *reversed(_FIGURES)),
+    )
+    for heading, of_papers in (("what people run", False), ("benchmarks of papers", True)):
+        group = [profile for path, profile in profiles if is_benchmark(path) == of_papers]
+        if group:
+            table.add_row(Text(heading, "bold"))
+        for profile in group:
+            description = Text(printable(profile.description))
+            if variants := variants_of(profile):
+                asked = ", ".join(f"@{_variant_text(profile, variant)}" for variant in variants)
+                description.append("\n" if profile.description else "").append(asked, "dim")
+            table.add_row(*_cells(profile), description)
+    estimated = any(profile.resources.estimated for _, profile in profiles)
+    draw(Group(table, *([Text("~ estimated", "dim")] if estimated else [])), sys.stdout)
 
 
-def _show(name: str, *, as_json: bool) -> int:
-    from gpulaunch.profiles.catalog import find_profile, load_profile
-    from gpulaunch.show.terminal import draw
+def _cells(profile: Profile) -> list[str]:
+    """Return the cells of a profile but the description; what is unknown is empty."""
+    from gpulaunch.show.terminal import figure
 
+    resources, communication = profile.resources, profile.communication
+    figures = {"memory_mib": format_size(profile.memory_bytes) if profile.memory_bytes else ""}
+    for name in ("sm_utilization_percentage", "memory_bandwidth_utilization_percentage"):
+        figures[name] = figure(getattr(resources, name)).strip("-")
+    return [
+        printable(profile.name),
+        communication.pattern or "",
+        {True: "yes", False: "no", None: ""}[communication.bandwidth_sensitive],
+        *(f"~{text}" if name in resources.estimated else text for name, text in figures.items()),
+    ]
+
+
+def _variant_text(profile: Profile, variant: str) -> str:
+    """Return a variant's name, and for a size also the profile that was measured there."""
+    if variant in profile.variants or not profile.scaling:
+        return printable(variant)
+    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
+
+
+def _show(name: str, *, as_json: bool) -> None:
     path, profile = find_profile(name), load_profile(name)
     if as_json:
         print_json(profile_document(profile, path))
     else:
+        from gpulaunch.show.terminal import draw
+
         draw(profile_text(profile, path), sys.stdout)
-    return 0
-
-
-_MOST_PAIRS = 6  # of edges that a line names
-
-_UNITS = {
-    "_percentage": "%",
-    "_gb_per_s": "GB/s",
-    "_mib": "MiB",
-    "_bytes": "B",
-    "_w": "W",
-    "_j": "J",
-    "_s": "s",
-}
-_BYTES = {"MiB": 1 << 20, "B": 1}
-_WORDS = {
-    "gpus": "GPUs",
-    "llc": "LLC",
-    "sm": "SM",
-}
-_IN_TITLE = ("name", "description")
-
-Row = tuple[str, str]
-"""Label and value of a key; both are safe for a terminal."""
 
 
 def profile_text(profile: Profile, path: str) -> "Group":
-    """Return a profile with a row for each key; the path of its file is not broken.
+    """Return a profile with a row for each key that is set, in the order of its sections.
+
+    Labels and units come from the declarations of the keys, and how a row is drawn depends only on
+    the kind of its key: a key that is added to a section is shown without a change here.
 
     Args:
         profile: any profile.
-        path: path of its file.
+        path: path of its file, which is not broken.
     """
     from gpulaunch.show.terminal import Group, Text, make_table
 
-    table = make_table("what", "value")
-    top = [row for row in section_rows(profile) if row[0] not in _IN_TITLE]
+    top = [row for row in _section_rows(profile, {}) if row[0] not in _IN_TITLE]
     if profile.missing_demand:
         missing = f"{', '.join(profile.missing_demand)}; without, the job shares no GPU"
         top.append(("not recorded", missing))
-    _add_rows(table, top)
+    sections = [(Text(), top)]
     for name, key in Profile.keys.items():
-        if not isinstance(key, Part):
-            continue
-        section = key.section(profile.document.get(name))
-        rows = list(section_rows(section, _numbers_beside(profile, key.section)))
-        if rows:
+        if isinstance(key, Part):
+            section = key.section(profile.document.get(name))
             meaning = f": {_without_markdown(key.meaning)}"
-            table.add_row(Text.assemble("\n", (name, "bold"), (meaning, "dim")))
-        _add_rows(table, rows)
+            heading = Text.assemble("\n", (name, "bold"), (meaning, "dim"))
+            beside = _numbers_beside(profile, key.section)
+            sections.append((heading, list(_section_rows(section, beside))))
+    table = make_table("what", "value")
+    for heading, rows in sections:
+        if rows and heading:
+            table.add_row(heading)
+        for label, text in rows:
+            table.add_row(label, Text(text, overflow="fold"))  # a path or an address is not cut
     title = printable(": ".join(filter(None, (profile.name, profile.description))))
     file = Text(f"file: {printable(path)}", no_wrap=True, overflow="ignore")
     return Group(Text(title, "bold"), file, Text(), table)
 
 
-def _add_rows(table: "Grid", rows: Sequence[Row]) -> None:
-    from gpulaunch.show.terminal import Text
-
-    for label, text in rows:
-        table.add_row(label, Text(text, overflow="fold"))  # a path or an address is not cut
-
-
 def _without_markdown(meaning: str) -> str:
     """Return the meaning of a key without links and quotes."""
     text = re.sub(r" \(\[more\]\(.*?\)\)", "", meaning)
-    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).replace("`", "")
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"", text).replace("`", "")
 
 
-def section_rows(
-    section: Section, beside: Mapping[str, Sequence[tuple[str, float]]] | None = None
-) -> Iterator[Row]:
-    """Return a row for each key of a section that is set, except keys that are shown with others.
+def _numbers_beside(profile: Profile, section: type[Section]) -> _Beside:
+    """Return figures of other sections about a section's numbers, such as their spread."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for part in Profile.keys.values():
+        if isinstance(part, Part):
+            said = profile.document.get(part.name, {})
+            for key in part.section.keys.values():
+                if isinstance(key, FiguresOf) and key.section is section:
+                    for name, number in said.get(key.name, {}).items():
+                        found.setdefault(name, []).append((key.label, number))
+    return found
 
-    Args:
-        section: a section, or a whole profile.
-        beside: name of a number -> label and value of each other number that is shown beside it.
-    """
-    beside = beside or {}
+
+def _section_rows(section: Section, beside: _Beside) -> Iterator[tuple[str, str]]:
+    """Yield label and value of each key that is set, except keys that are shown with others."""
     elsewhere = {"estimated"}
     for name, key in section.keys.items():
         if isinstance(key, Curve) and name in section.document:
             elsewhere |= {key.over, key.unit_in}
-    estimated = section.document.get("estimated", ())
     for name, key in section.keys.items():
         value = section.document.get(name)
         if isinstance(key, Number) and (value is not None or name in beside):
@@ -231,7 +247,7 @@ def section_rows(
             if name in beside:
                 others = [f"{sign} {amount(key, number)}" for sign, number in beside[name]]
                 text += f" ({', '.join(others)})"
-            if name in estimated:
+            if name in section.document.get("estimated", ()):
                 text += " (estimated)"
         elif value is None or name in elsewhere or isinstance(key, Part | FiguresOf):
             continue
@@ -239,7 +255,7 @@ def section_rows(
             text = _curve_text(key, section)
         else:
             text = _plain_text(key, value)
-        yield label_of(key), printable(text)
+        yield _label(key), printable(text)
 
 
 def _plain_text(key: Key[Any], value: Any) -> str:  # noqa: ANN401
@@ -262,20 +278,6 @@ def _plain_text(key: Key[Any], value: Any) -> str:  # noqa: ANN401
     return str(value)
 
 
-def _numbers_beside(profile: Profile, section: type[Section]) -> dict[str, list[tuple[str, float]]]:
-    """Return figures of other sections about a section's numbers, such as their spread."""
-    found: dict[str, list[tuple[str, float]]] = {}
-    for part in Profile.keys.values():
-        if not isinstance(part, Part):
-            continue
-        said = profile.document.get(part.name, {})
-        for key in part.section.keys.values():
-            if isinstance(key, FiguresOf) and key.section is section:
-                for name, number in said.get(key.name, {}).items():
-                    found.setdefault(name, []).append((key.label, number))
-    return found
-
-
 def _curve_text(key: Curve, section: Section) -> str:
     """Return all points of a curve."""
     from gpulaunch.show.terminal import figure
@@ -287,7 +289,7 @@ def _curve_text(key: Curve, section: Section) -> str:
         f"{' + '.join(map(str, x)) if isinstance(x, list) else amount(over, x)}: {figure(y)}"
         for x, y in points
     )
-    return f"{unit} by {label_of(over)}: {shown}".lstrip()
+    return f"{unit} by {_label(over)}: {shown}".lstrip()
 
 
 def _edges_text(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> str:
@@ -298,28 +300,17 @@ def _edges_text(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-def label_of(key: Key[Any]) -> str:
-    """Return what a key is about: its label, or its name without the unit.
-
-    Example:
-        >>> label_of(Profile.resources.section.sm_utilization_percentage)
-        'SM utilization'
-    """
-    name = key.name
-    words = name.removesuffix(_unit_ending(name)).split("_")
+def _label(key: Key[Any]) -> str:
+    """Return what a key is about: its label, or its name without the unit, "SM utilization"."""
+    words = _split_unit(key.name)[0].split("_")
     return key.label or " ".join(_WORDS.get(word, word) for word in words)
-
-
-def _unit_ending(name: str) -> str:
-    """Return the end of a name that is a unit."""
-    return next((ending for ending in _UNITS if name.endswith(ending)), "")
 
 
 def amount(key: Key[Any], value: float) -> str:
     """Return a number of a key with its unit, such as 148.2 W, 2 GiB or 3 min 04 s."""
     from gpulaunch.show.terminal import figure
 
-    unit = key.unit or _UNITS.get(_unit_ending(key.name), "")
+    unit = key.unit or _split_unit(key.name)[1]
     if unit in _BYTES:
         return format_size(round(value * _BYTES[unit]))
     if unit == "J" and value >= 1000:
@@ -329,55 +320,12 @@ def amount(key: Key[Any], value: float) -> str:
     return f"{figure(value)} {unit}".rstrip()
 
 
-_FIGURES = ("memory", "SM %", "BW %")
-
-
-def profiles_table(groups: Sequence[tuple[str, Sequence[Profile]]]) -> "Group":
-    """Return the table of profiles in groups with headings; variants follow the descriptions."""
-    from gpulaunch.show.terminal import Group, Text, make_table
-
-    table = make_table(
-        *("name", "pattern", "sensitive", *_FIGURES, "description"),
-        right=_FIGURES,
-        leave=("sensitive", "pattern", *reversed(_FIGURES)),
-    )
-    for heading, profiles in groups:
-        if profiles:
-            table.add_row(Text(heading, "bold"))
-        for profile in profiles:
-            table.add_row(*_profile_cells(profile))
-    estimated = any(profile.resources.estimated for _, group in groups for profile in group)
-    return Group(table, *([Text("~ estimated", "dim")] if estimated else []))
-
-
-def _profile_cells(profile: Profile) -> "list[str | Text]":
-    """Return the cells of a profile; what is unknown is empty."""
-    from gpulaunch.show.terminal import Text, figure
-
-    resources, communication = profile.resources, profile.communication
-    sm, bandwidth = "sm_utilization_percentage", "memory_bandwidth_utilization_percentage"
-    figures = {
-        "memory_mib": format_size(profile.memory_bytes) if profile.memory_bytes else "",
-        **{name: figure(getattr(resources, name)).strip("-") for name in (sm, bandwidth)},
-    }
-    description = Text(printable(profile.description))
-    if variants := variants_of(profile):
-        asked = ", ".join(f"@{_format_variant(profile, variant)}" for variant in variants)
-        description.append("\n" if profile.description else "").append(asked, "dim")
-    return [
-        printable(profile.name),
-        communication.pattern or "",
-        {True: "yes", False: "no", None: ""}[communication.bandwidth_sensitive],
-        *(f"~{text}" if name in resources.estimated else text for name, text in figures.items()),
-        description,
-    ]
-
-
-def _format_variant(profile: Profile, variant: str) -> str:
-    """Return a variant's name, and for a size also the profile that was measured there."""
-    if variant in profile.variants or not profile.scaling:
-        return printable(variant)
-    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
+def _split_unit(name: str) -> tuple[str, str]:
+    """Return a key's name without its unit, and that unit; "" for none."""
+    for ending, unit in _UNITS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending), unit
+    return name, ""
 
 
 def profile_document(profile: Profile, path: str) -> Document:
