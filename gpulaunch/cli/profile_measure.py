@@ -5,24 +5,31 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import tell_of
 from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.containers.docker.line import read_line
+from gpulaunch.containers.engines import module_of, runs_containers
+from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.units import parse_duration
+from gpulaunch.launch.container_run import first_launch
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import OPTIONS, Given, Options
-
-if TYPE_CHECKING:
-    from gpulaunch.measure.launches import MeasuredJob
-    from gpulaunch.measure.update_profile import Outcome
-
-SLICE_S = 30.0
-MOST_RUNS = 100
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.read_podman import read_podman_launch
+from gpulaunch.measure.launches import MeasuredJob
+from gpulaunch.measure.update_profile import Outcome, check_own, keep
+from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.profiles.profile import is_askable
+from gpulaunch.profiles.profile_file import own_profile_file
 
 Tell = Callable[[str], None]
 
+_USAGE = "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
+_SLICE_S = 30.0
+_MOST_RUNS = 100
 _NOT_HERE = {"dry_run", "explain", "when", "json_status_fd", "record", "record_to", "version"}
 """Options of a launch that make no sense here."""
 
@@ -46,9 +53,6 @@ def read_target(options: Namespace) -> tuple[str, str]:
     Raises:
         UsageError: neither is given, or one is not allowed.
     """
-    from gpulaunch.profiles.profile import is_askable
-    from gpulaunch.profiles.profile_file import own_profile_file
-
     path, name = options.output, options.name
     if path is None and name is None:
         raise UsageError(
@@ -70,7 +74,7 @@ def make_measure_parser() -> Parser:
     parser = Parser(
         "gpulaunch profile measure",
         "Run a job, and write what it uses; options of a launch apply, see 'gpulaunch --help'.",
-        "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]",
+        _USAGE,
     )
     add_target(parser)
     parser.add_argument(
@@ -117,17 +121,9 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     options, words = make_measure_parser().parse_known_args(arguments)
     given = _read_launch_options(words)
     if not command:
-        raise UsageError(
-            "no command given", "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
-        )
+        raise UsageError("no command given", _USAGE)
     path, name = read_target(options)
     _check_launch_options(options, given)
-
-    # Late, with NVML's package: the parsers do without, as when a wheel is built.
-    from gpulaunch.measure.launches import MeasuredJob
-    from gpulaunch.measure.update_profile import check_own, keep
-    from gpulaunch.process.job import exit_like, exit_status
-
     progress, slice_s = _read_slice(options)
     check_own(path)
     if options.name is not None:
@@ -149,19 +145,17 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return exit_like(outcome.status)
 
 
-def _measure(
-    options: Namespace, given: Given, job: "MeasuredJob", warn: Tell, tell: Tell
-) -> "Outcome":
-    from gpulaunch.measure import comparisons
+def _measure(options: Namespace, given: Given, job: MeasuredJob, warn: Tell, tell: Tell) -> Outcome:
+    from gpulaunch.measure import comparisons  # late: a wheel is built without NVML's package
 
-    if options.sensitivity:
-        one, runs = _read_exclusive_launch(given, job), _read_runs(options, 1)
-        return comparisons.measure_sensitivity(job, one, runs, warn, tell)
     if options.pair is not None:
         others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
         one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
         return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
     read = partial(_read_exclusive_launch, given, job)
+    if options.sensitivity:
+        one = read()
+        return comparisons.measure_sensitivity(job, one, _read_runs(options, 1), warn, tell)
     return comparisons.measure_use(job, read, _read_runs(options, 1), warn, tell)
 
 
@@ -198,29 +192,18 @@ def _is_on(given: Given, name: str) -> bool:
     return name in given and given[name][1] != "false"
 
 
-def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
+def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
-    from gpulaunch.containers.engines import module_of, runs_containers
-    from gpulaunch.launch.read_launch import read_launch
-
     options = Options({**given, "share": ("--exclusive", "false")}, os.environ)
     name, warn = options.name, tell_of(options)
     if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(options, job.command, name=name, warn=warn)
     if module_of(job.command[0]).endswith("docker"):
-        from gpulaunch.containers.docker.line import read_line
-        from gpulaunch.launch.container_run import first_launch
-
         return first_launch(options, read_line(job.command), warn)
-    from gpulaunch.containers.podman.command import read_command
-    from gpulaunch.launch.read_podman import read_podman_launch
-
     found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):
-        raise UsageError(
-            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "
-            "measure"
-        )
+        what = f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here"
+        raise UsageError(f"{what}, so there is nothing to measure")
     return found
 
 
@@ -228,8 +211,8 @@ def _read_runs(options: Namespace, usual: int) -> int:
     text = options.runs
     if text is None:
         return usual
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_RUNS:
-        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {MOST_RUNS}")
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_RUNS:
+        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {_MOST_RUNS}")
     return int(text)
 
 
@@ -238,30 +221,24 @@ def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
 
     Without a pattern all of the job runs.
     """
-    from gpulaunch.files.units import parse_duration
-
-    text = options.iterations_from
-    if text is None and options.slice is not None:
-        raise UsageError(
-            "--slice: only a job that tells of its progress can be cut",
-            "add --iterations-from REGEX",
-        )
+    text, slice_s = options.iterations_from, _SLICE_S
     if text is None:
+        if options.slice is not None:
+            raise UsageError(
+                "--slice: only a job that tells of its progress can be cut",
+                "add --iterations-from REGEX",
+            )
         return None, 0.0
+    said = f"--iterations-from: {quoted(text)}"
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
-        raise UsageError(
-            f"--iterations-from: {quoted(text)} is no regular expression: {problem}"
-        ) from None
+        raise UsageError(f"{said} is no regular expression: {problem}") from None
     if progress.groups != 1:
-        raise UsageError(
-            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
-            "number"
-        )
-    if options.slice is None:
-        return progress, SLICE_S
-    try:
-        return progress, parse_duration(options.slice)
-    except UsageError as problem:
-        raise UsageError(f"--slice: {problem.message}") from None
+        raise UsageError(f"{said} has {progress.groups} groups: one is needed, the number")
+    if options.slice is not None:
+        try:
+            slice_s = parse_duration(options.slice)
+        except UsageError as problem:
+            raise UsageError(f"--slice: {problem.message}") from None
+    return progress, slice_s
