@@ -148,24 +148,10 @@ def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: b
     """Report the outcome in a line, and return the exit status of the batch."""
     ids = sorted(task.id for task in tasks)
     ended = [outcome.results[number] for number in ids if number in outcome.results]
-    if not quiet:
-        say("info", _summarise(len(tasks), ended, path))
-    if outcome.problem:
-        raise FailedError(
-            outcome.problem.message, "once that is put right, --resume runs what has no result"
-        )
-    if outcome.signal in (signal.SIGINT, signal.SIGQUIT):
-        end_by(outcome.signal)
-    if outcome.signal is not None:
-        return 128 + outcome.signal
-    return _SOME_FAILED if any(result.exit_status for result in ended) else 0
-
-
-def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
     failed = [result for result in ended if result.exit_status and not result.interrupted]
     cut_short = sum(result.interrupted for result in ended)
-    left = jobs - len(ended)
-    parts = [f"{len(ended) - len(failed) - cut_short} of {jobs} jobs ended with 0"]
+    left = len(tasks) - len(ended)
+    parts = [f"{len(ended) - len(failed) - cut_short} of {len(tasks)} jobs ended with 0"]
     if failed:
         named = [f"{one.id} ({one.name}): {one.exit_status}" for one in failed[:_MOST_NAMED]]
         named += ["..."] * (len(failed) > _MOST_NAMED)
@@ -175,4 +161,14 @@ def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
     if left:
         parts.append(f"{left} {'has' if left == 1 else 'have'} not run")
     again = "; --resume runs the rest" if left or cut_short else ""
-    return f"{', '.join(parts)}; results in {path}{again}"
+    if not quiet:
+        say("info", f"{', '.join(parts)}; results in {path}{again}")
+    if outcome.problem:
+        raise FailedError(
+            outcome.problem.message, "once that is put right, --resume runs what has no result"
+        )
+    if outcome.signal in (signal.SIGINT, signal.SIGQUIT):
+        end_by(outcome.signal)
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    return _SOME_FAILED if any(result.exit_status for result in ended) else 0

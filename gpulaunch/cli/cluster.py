@@ -13,7 +13,7 @@ from shutil import rmtree
 from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import prepare_stdout, print_json, warn
 from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation
-from gpulaunch.cluster.cluster import Cluster, Tree
+from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.cluster.mapping import Judgement, LinkLoad, MappingProblem, RankMapping, judge
@@ -407,8 +407,12 @@ def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
     topology = ["--topology", options.topology] if options.topology is not None else []
     cluster = _ask(allocation, topology, options.network)
-    if not options.bind_cpu:
-        cluster = _with_cores(cluster)
+    if not options.bind_cpu:  # as if there were a core for each GPU
+        nodes = [
+            replace(node, sockets=(tuple(range(len(node.topology.gpus))),))
+            for node in cluster.nodes
+        ]
+        cluster = replace(cluster, nodes=tuple(nodes))
     if options.ranks is None:
         _warn_of_few_cores(cluster)
     mapping, document = _solve(options, _pose(options, cluster))
@@ -476,39 +480,19 @@ def _run_parser() -> Parser:
 
 
 def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -> Cluster:
-    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does.
-
-    Args:
-        allocation: the allocation.
-        topology: the option --topology with its value, or nothing.
-        network: file of the network, or None.
-
-    Raises:
-        FailedError: nodes do not answer.
-    """
+    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does."""
     nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
     gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
-    tree = _network(allocation, network, gb_per_s)
+    if network is not None:
+        tree = tree_of_file(network, gb_per_s)
+    else:
+        try:
+            tree = network_tree(allocation.switches(), gb_per_s)
+        except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
+            warn(f"what Slurm tells of the network is left out: {problem.message}")
+            tree = network_tree((), gb_per_s)
     source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"
     return Cluster(allocation.name, source, nodes, tree)
-
-
-def _network(allocation: Allocation, path: str | None, gb_per_s: dict[str, float]) -> Tree:
-    if path is not None:
-        return tree_of_file(path, gb_per_s)
-    try:
-        return network_tree(allocation.switches(), gb_per_s)
-    except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
-        warn(f"what Slurm tells of the network is left out: {problem.message}")
-        return network_tree((), gb_per_s)
-
-
-def _with_cores(cluster: Cluster) -> Cluster:
-    """Return a cluster that has a core for each GPU, where ranks are not bound to cores."""
-    nodes = [
-        replace(node, sockets=(tuple(range(len(node.topology.gpus))),)) for node in cluster.nodes
-    ]
-    return replace(cluster, nodes=tuple(nodes))
 
 
 def _warn_of_few_cores(cluster: Cluster) -> None:
@@ -522,25 +506,20 @@ def _warn_of_few_cores(cluster: Cluster) -> None:
 
 
 def _make_directory(wanted: str | None) -> str:
-    """Return the directory of the map: the wanted one, or a new one in the user's cache."""
+    """Return the directory of the map: the wanted one, or a new one in place of old ones."""
     if wanted is not None:
         make_directory(wanted)
         return os.path.abspath(wanted)
     above = os.path.join(own_directory("XDG_CACHE_HOME", ".cache"), "cluster")
     try:
         make_own(above)
-        _forget_old(above)
+        for entry in os.scandir(above):
+            with suppress(OSError):
+                if time.time() - entry.stat().st_mtime > _KEPT_S:
+                    rmtree(entry.path)
         return tempfile.mkdtemp(dir=above)
     except OSError as problem:
         raise call_failed(printable(above), problem) from None
-
-
-def _forget_old(above: str) -> None:
-    """Remove directories of maps that no rank will read any more."""
-    for entry in os.scandir(above):
-        with suppress(OSError):
-            if time.time() - entry.stat().st_mtime > _KEPT_S:
-                rmtree(entry.path)
 
 
 def _report_node(arguments: Sequence[str]) -> int:

@@ -79,7 +79,13 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     elif word == "list":
         _list(as_json=options.json)
     else:
-        _show(options.profile, as_json=options.json)
+        path, profile = find_profile(options.profile), load_profile(options.profile)
+        if options.json:
+            print_json(profile_document(profile, path))
+        else:
+            from gpulaunch.show.terminal import draw
+
+            draw(profile_text(profile, path), sys.stdout)
     return 0
 
 
@@ -168,16 +174,6 @@ def _variant_text(profile: Profile, variant: str) -> str:
     if variant in profile.variants or not profile.scaling:
         return printable(variant)
     return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
-
-
-def _show(name: str, *, as_json: bool) -> None:
-    path, profile = find_profile(name), load_profile(name)
-    if as_json:
-        print_json(profile_document(profile, path))
-    else:
-        from gpulaunch.show.terminal import draw
-
-        draw(profile_text(profile, path), sys.stdout)
 
 
 def profile_text(profile: Profile, path: str) -> "Group":

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import TextWrapper
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
@@ -299,8 +300,9 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
     foot = [f"source: {printable(topology.source)}"]
     if classes:
         foot.insert(0, _legend(classes, {link.path for link in links.values()}, in_cells=in_cells))
+    at_blanks = TextWrapper(width or sys.maxsize, break_long_words=False, break_on_hyphens=False)
     for text in foot:
-        lines += [_marked(line, _DIM) for line in _wrapped(text, width)]
+        lines += [_marked(line, _DIM) for line in at_blanks.wrap(text)]
     return lines if colour else [_ESCAPES.sub("", line) for line in lines]
 
 
@@ -329,18 +331,6 @@ def _title(topology: Topology) -> str:
     if nodes > 1:
         what += f", on {nodes} nodes"
     return f"{printable(topology.name)}: {what}"
-
-
-def _wrapped(text: str, width: int | None) -> list[str]:
-    """Break text at blanks into lines of at most this many columns; one line if width is None."""
-    lines = [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if width is None or len(longer) <= width or not lines[-1]:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return lines
 
 
 def _matrix_lines(
