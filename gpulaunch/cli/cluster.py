@@ -11,6 +11,7 @@ from contextlib import suppress
 from shutil import rmtree
 
 from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.help import words_parser
 from gpulaunch.cli.output import prepare_stdout, print_json, warn
 from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation
 from gpulaunch.cluster.cluster import Cluster
@@ -94,15 +95,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 
 def make_parser() -> Parser:
     """Return the parser that prints the help; each word has its own."""
-    words = "\n".join(f"  {word:6} {summary}" for word, summary in WORDS.items())
-    parser = Parser(
-        "gpulaunch cluster",
-        "Past one machine.",
-        "gpulaunch cluster WORD [OPTIONS]",
-        epilog=f"words, each with a --help of its own:\n{words}",
-    )
-    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
-    return parser
+    return words_parser("gpulaunch cluster", "Past one machine.", WORDS)
 
 
 def word_parsers() -> dict[str, Parser]:

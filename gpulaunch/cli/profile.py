@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import Parser, add_json
+from gpulaunch.cli.help import words_parser
 from gpulaunch.cli.output import prepare_stdout, print_json, warn
 from gpulaunch.cli.profile_measure import make_measure_parser, measure
 from gpulaunch.cli.profile_scan import make_scan_parser, scan
@@ -91,15 +92,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 
 def make_parser() -> Parser:
     """Return the parser that prints the help; each word has its own."""
-    words = "\n".join(f"  {word:8} {summary}" for word, summary in WORDS.items())
-    parser = Parser(
-        "gpulaunch profile",
-        "What is known about jobs before they run.",
-        "gpulaunch profile WORD [OPTIONS]",
-        epilog=f"words, each with a --help of its own:\n{words}",
-    )
-    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
-    return parser
+    return words_parser("gpulaunch profile", "What is known about jobs before they run.", WORDS)
 
 
 def word_parsers() -> dict[str, Parser]:
