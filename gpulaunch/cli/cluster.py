@@ -47,6 +47,7 @@ from gpulaunch.launch.children import own_command
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
 from gpulaunch.process.execute import execute
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.records import replace
 from gpulaunch.show import Document
@@ -249,7 +250,6 @@ def _worst(link: Document | None) -> str:
 
 
 def _add_mapping(parser: Parser) -> None:
-    """Add the options of a mapping."""
     parser.add_argument(
         "--ranks", metavar="N", type=int, help="ranks of the job (default: as many as fit)"
     )
@@ -275,11 +275,7 @@ def _shown(policy: str) -> str:
 
 
 def _find_policy(name: str) -> str:
-    """Return the policy of a name, which may be written with - or _.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the policy of a name, which may be written with - or _."""
     policy = name.replace("-", "_")
     if policy not in MAPPING_POLICIES:
         known = list(map(_shown, MAPPING_POLICIES))
@@ -291,11 +287,6 @@ def _find_policy(name: str) -> str:
 
 
 def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:
-    """Return the problem of the options on a cluster.
-
-    Raises:
-        UsageError: more ranks than fit, or a pattern that is wrong.
-    """
     slots = sum(node.slots for node in cluster.nodes)
     ranks = slots if options.ranks is None else options.ranks
     if options.ranks is not None and ranks < 1:
@@ -311,7 +302,6 @@ def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:
 
 
 def _resources(cluster: Cluster) -> str:
-    """Return the words for the GPUs and cores that the nodes of a cluster have."""
     gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
     cores = sum(len(cores) for node in cluster.nodes for cores in node.sockets)
     nodes = f"the {len(cluster.nodes)} nodes of {printable(cluster.name)}"
@@ -336,12 +326,7 @@ def _solve(options: Namespace, problem: MappingProblem) -> tuple[RankMapping, Do
 
 
 def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
-    """Read a pattern of the command line.
-
-    Args:
-        option: the option, for messages.
-        text: its value.
-        ranks: number of ranks.
+    """Read what so many ranks send each other from the value of an option.
 
     Raises:
         UsageError: there is no such pattern, or it is not one of this many ranks.
@@ -372,8 +357,6 @@ def _read(text: str, ranks: int) -> RankTraffic:
 
 
 def _of_profile(name: str, ranks: int) -> RankTraffic:
-    from gpulaunch.profiles.catalog import load_profile
-
     profile = load_profile(name)
     graph = profile.graph
     if graph:

@@ -19,7 +19,7 @@ from gpulaunch.profiles.demand import tells_all
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.plan import Cost, Group, GroupMember, Plan, PlannedJob, PlanSite, make_plan
+from gpulaunch.sharing.plan import Cost, Plan, PlannedJob, PlanSite, make_plan
 from gpulaunch.sharing.speed import capacity_by, idle_power, with_headroom
 from gpulaunch.show import Document
 
@@ -199,6 +199,27 @@ def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
     if gain.energy_efficiency is not None:
         product = gain.throughput**objective.throughput_weight
         product *= gain.energy_efficiency**objective.energy_weight
+    groups = []
+    for number, group in enumerate(plan.groups, 1):
+        predicted = {
+            "start_s": rounded(group.start_s),
+            **_cost(group.cost),
+            "stp": rounded(group.stp),
+            "antt": rounded(group.antt),
+        }
+        jobs = [
+            {
+                "name": printable(member.job.name),
+                "tasks": member.job.tasks,
+                "sm_percentage": member.sm_percentage,
+                "curve_estimated": not tells_all(member.job.demand.curve),
+                "alone_s": rounded(member.job.alone_s),
+                "predicted_end_s": rounded(member.end_s),
+            }
+            for member in group.members
+        ]
+        document = {"group": number, "gpu": group.gpu, "predicted": predicted, "jobs": jobs}
+        groups.append({**document, "notes": [*group.notes], "why_alone": group.why_alone})
     return {
         "gpu_model": gpu_model,
         "gpus": site.gpus,
@@ -212,7 +233,7 @@ def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
             "energy_efficiency": rounded(gain.energy_efficiency),
             "product": rounded(product),
         },
-        "groups": [_group(number, group) for number, group in enumerate(plan.groups, 1)],
+        "groups": groups,
     }
 
 
@@ -220,37 +241,9 @@ def _cost(cost: Cost) -> Document:
     return {"time_s": rounded(cost.time_s), "energy_j": rounded(cost.energy_j)}
 
 
-def _group(number: int, group: Group) -> Document:
-    return {
-        "group": number,
-        "gpu": group.gpu,
-        "predicted": {
-            "start_s": rounded(group.start_s),
-            **_cost(group.cost),
-            "stp": rounded(group.stp),
-            "antt": rounded(group.antt),
-        },
-        "jobs": [_member(member) for member in group.members],
-        "notes": list(group.notes),
-        "why_alone": group.why_alone,
-    }
-
-
-def _member(member: GroupMember) -> Document:
-    return {
-        "name": printable(member.job.name),
-        "tasks": member.job.tasks,
-        "sm_percentage": member.sm_percentage,
-        "curve_estimated": not tells_all(member.job.demand.curve),
-        "alone_s": rounded(member.job.alone_s),
-        "predicted_end_s": rounded(member.end_s),
-    }
-
-
 def _draw_plan(document: Document) -> None:
     """Draw what to run together, and what alone and why."""
-    from gpulaunch.show.terminal import Grid, Text, draw, make_table
-    from gpulaunch.show.terminal import Group as Parts
+    from gpulaunch.show.terminal import Grid, Group, Text, draw, make_table
 
     predicted, groups = document["predicted"], document["groups"]
     jobs = len({job["name"] for group in groups for job in group["jobs"]})
@@ -294,7 +287,7 @@ def _draw_plan(document: Document) -> None:
         idle = f"; idle GPU: {document['idle_power_w']:.0f} W"
         idle += " (estimated)" if document["idle_power_estimated"] else ""
     parts += [Text(), Text(f"all predicted from the figures of each job alone{idle}", "dim")]
-    draw(Parts(*parts), sys.stdout)
+    draw(Group(*parts), sys.stdout)
 
 
 def _member_text(job: Document) -> str:

@@ -173,11 +173,8 @@ def profile_text(profile: Profile, path: str) -> "Group":
     """Return a profile with a row for each key that is set, in the order of its sections.
 
     Labels and units come from the declarations of the keys, and how a row is drawn depends only on
-    the kind of its key: a key that is added to a section is shown without a change here.
-
-    Args:
-        profile: any profile.
-        path: path of its file, which is not broken.
+    the kind of its key: a key that is added to a section is shown without a change here. The path
+    of its file is not broken.
     """
     from gpulaunch.show.terminal import Group, Text, make_table
 
@@ -268,7 +265,6 @@ def _plain_text(key: Key[Any], value: Any) -> str:  # noqa: ANN401
 
 
 def _curve_text(key: Curve, section: Section) -> str:
-    """Return all points of a curve."""
     from gpulaunch.show.terminal import figure
 
     over = section.keys[key.over]
@@ -318,12 +314,7 @@ def _split_unit(name: str) -> tuple[str, str]:
 
 
 def profile_document(profile: Profile, path: str) -> Document:
-    """Return the document that `gpulaunch profile show NAME --json` prints.
-
-    Args:
-        profile: any profile.
-        path: path of its file.
-    """
+    """Return the document that `gpulaunch profile show NAME --json` prints."""
     return {
         "name": profile.name,
         "description": profile.description,

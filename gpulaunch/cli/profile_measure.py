@@ -188,7 +188,6 @@ def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _is_on(given: Given, name: str) -> bool:
-    """Return whether a switch of a launch is set on this command line."""
     return name in given and given[name][1] != "false"
 
 

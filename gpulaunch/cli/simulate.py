@@ -369,10 +369,7 @@ def load_matplotlib() -> None:
 def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
     """Return the files of a report by name: its pictures, and the page, which needs none of them.
 
-    The same replays make the same bytes.
-
-    Args:
-        replays: the replays of the same jobs, in the order in which they are shown.
+    The same replays, which are of the same jobs, make the same bytes.
 
     Raises:
         FailedError: matplotlib is not installed, or does not start.
@@ -433,7 +430,6 @@ def _time_unit(longest_s: float) -> tuple[float, str]:
 
 
 def _new_figure(height: float) -> "Figure":
-    """Return an empty figure that lays out what is drawn on it."""
     from matplotlib.figure import Figure
 
     size = _WIDTH / _PER_INCH, height / _PER_INCH

@@ -126,11 +126,7 @@ def make_parser() -> Parser:
 
 
 def _check_options(options: Namespace) -> None:
-    """Check that at most one form of output and one machine are given.
-
-    Raises:
-        UsageError: there are several, or an option has an empty value.
-    """
+    """Check that at most one form of output and one machine are given."""
     asked = {
         "--json": options.json and not options.measure,  # which can print its figures as JSON
         "--dot": options.dot is not None,
