@@ -80,6 +80,7 @@ def make_measure_parser() -> Parser:
     parser.add_argument(
         "--runs",
         metavar="N",
+        type=_parse_runs,
         help="run the job so often; says how runs differ, and their 95th percentiles",
     )
     mode = parser.add_mutually_exclusive_group()
@@ -96,15 +97,41 @@ def make_measure_parser() -> Parser:
     parser.add_argument(
         "--iterations-from",
         metavar="REGEX",
+        type=_parse_progress,
         help="what it prints of its progress: one group, a number; so it can be cut, and gets a "
         "curve over its share of the SMs, too",
     )
     parser.add_argument(
         "--slice",
         metavar="TIME",
+        type=_parse_slice,
         help="with --iterations-from: so much of each run is enough (default 30s)",
     )
     return parser
+
+
+def _parse_runs(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_RUNS:
+        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {_MOST_RUNS}")
+    return int(text)
+
+
+def _parse_progress(text: str) -> re.Pattern[bytes]:
+    said = f"--iterations-from: {quoted(text)}"
+    try:
+        progress = re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as problem:
+        raise UsageError(f"{said} is no regular expression: {problem}") from None
+    if progress.groups != 1:
+        raise UsageError(f"{said} has {progress.groups} groups: one is needed, the number")
+    return progress
+
+
+def _parse_slice(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UsageError as problem:
+        raise UsageError(f"--slice: {problem.message}") from None
 
 
 def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -124,13 +151,15 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError("no command given", _USAGE)
     path, name = read_target(options)
     _check_launch_options(options, given)
-    progress, slice_s = _read_slice(options)
     check_own(path)
     if options.name is not None:
         given["name"] = ("--name", options.name)
         words += ["--name", options.name]
     of_launch = Options(given, os.environ)
-    job = MeasuredJob(tuple(words), tuple(command), progress, slice_s, of_launch.grace_s)
+    slice_s = _SLICE_S if options.slice is None else options.slice
+    job = MeasuredJob(
+        tuple(words), tuple(command), options.iterations_from, slice_s, of_launch.grace_s
+    )
     warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
     outcome = _measure(options, given, job, warn, tell)
@@ -149,14 +178,13 @@ def _measure(options: Namespace, given: Given, job: MeasuredJob, warn: Tell, tel
     from gpulaunch.measure import comparisons  # late: a wheel is built without NVML's package
 
     if options.pair is not None:
-        others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
+        others, runs = comparisons.find_others(options.pair), options.runs or comparisons.RUNS
         one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
         return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
-    read = partial(_read_exclusive_launch, given, job)
+    read, runs = partial(_read_exclusive_launch, given, job), options.runs or 1
     if options.sensitivity:
-        one = read()
-        return comparisons.measure_sensitivity(job, one, _read_runs(options, 1), warn, tell)
-    return comparisons.measure_use(job, read, _read_runs(options, 1), warn, tell)
+        return comparisons.measure_sensitivity(job, read(), runs, warn, tell)
+    return comparisons.measure_use(job, read, runs, warn, tell)
 
 
 def _check_launch_options(options: Namespace, given: Given) -> None:
@@ -169,6 +197,11 @@ def _check_launch_options(options: Namespace, given: Given) -> None:
     is_compared = options.sensitivity or options.pair is not None
     if is_compared and _is_on(given, "wait"):
         raise UsageError("--wait: runs are compared on GPUs that are free now")
+    if options.slice is not None and options.iterations_from is None:
+        raise UsageError(
+            "--slice: only a job that tells of its progress can be cut",
+            "add --iterations-from REGEX",
+        )
 
 
 def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -204,40 +237,3 @@ def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
         what = f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here"
         raise UsageError(f"{what}, so there is nothing to measure")
     return found
-
-
-def _read_runs(options: Namespace, usual: int) -> int:
-    text = options.runs
-    if text is None:
-        return usual
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_RUNS:
-        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {_MOST_RUNS}")
-    return int(text)
-
-
-def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
-    """Return the pattern of progress and the seconds of it that are enough.
-
-    Without a pattern all of the job runs.
-    """
-    text, slice_s = options.iterations_from, _SLICE_S
-    if text is None:
-        if options.slice is not None:
-            raise UsageError(
-                "--slice: only a job that tells of its progress can be cut",
-                "add --iterations-from REGEX",
-            )
-        return None, 0.0
-    said = f"--iterations-from: {quoted(text)}"
-    try:
-        progress = re.compile(text.encode("utf-8", "surrogateescape"))
-    except re.error as problem:
-        raise UsageError(f"{said} is no regular expression: {problem}") from None
-    if progress.groups != 1:
-        raise UsageError(f"{said} has {progress.groups} groups: one is needed, the number")
-    if options.slice is not None:
-        try:
-            slice_s = parse_duration(options.slice)
-        except UsageError as problem:
-            raise UsageError(f"--slice: {problem.message}") from None
-    return progress, slice_s

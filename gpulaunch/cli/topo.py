@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import TextWrapper
 
@@ -229,9 +230,10 @@ def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]]) -> s
         "  layout=fdp; K=3",  # of Graphviz's layouts the one for clusters that all are linked
         '  node [shape=box, style="rounded,filled", fillcolor=white]',
     ]
-    for number, socket in enumerate(machine_tree(topology).sockets):
+    tree = machine_tree(topology)
+    for number, socket in enumerate(tree.sockets):
         name = "" if socket.path == "SYS" else _socket_name(socket)
-        node = f"node {socket.node}" if len(machines(topology)) > 1 else ""
+        node = f"node {socket.node}" if tree.kind == "network" else ""
         label = ", ".join(filter(None, (node, name)))
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(label)}"]
         for index in socket.gpus:
@@ -274,10 +276,7 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
         width: columns to keep to where possible; None for no limit.
     """
     found, links = cards(topology), card_links(topology)
-    counts: dict[tuple[str, float], int] = {}
-    for link in links.values():
-        key = (_link_name(link), link.bandwidth_gb_per_s)
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
     classes = dict(sorted(counts.items(), key=lambda item: (-item[0][1], item[0][0])))
     shades: dict[float, str] = {}
     for _, bandwidth in classes:
