@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
+from gpulaunch.batch.planned import plan_tasks
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.run import BatchOutcome
 from gpulaunch.batch.tasks import Task, read_tasks
@@ -48,8 +49,6 @@ def main(arguments: Sequence[str]) -> int:
         tasks = read_tasks(file, common, warn, at_once=options.at_once)
         predicted = None
         if options.plan:
-            from gpulaunch.batch.planned import plan_tasks  # late: few batches are planned
-
             tasks, predicted = plan_tasks(tasks)
         if options.logs:
             make_directory(options.logs)
@@ -115,21 +114,15 @@ def _read_file(options: Namespace) -> JobFile:
     file = load_jobs(options.file, to_run=True)
     for name in file.tables:
         if os.sep in name:
-            raise UsageError(
-                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a "
-                "path"
-            )
-    said = {row.name: vars(options).get(row.name) for row in _OF_ALL_JOBS}
-    given = {name: pair for name, pair in said.items() if pair}
-    checked, texts = Options(given, {}), {name: text for name, (_, text) in given.items()}
+            where = f"{options.file}: profile {printable(name)}"
+            raise UsageError(f"{where}: a name with {os.sep} in it would be a path")
+    given = {row.name: getattr(options, row.name) for row in _OF_ALL_JOBS if row.name in options}
+    checked = Options(given, {})
     for name in given:
         checked.find(OPTIONS[name])
-    return replace(
-        file,
-        entries=tuple(
-            replace(entry, settings={**texts, **entry.settings}) for entry in file.entries
-        ),
-    )
+    texts = {name: text for name, (_, text) in given.items()}
+    entries = [replace(entry, settings={**texts, **entry.settings}) for entry in file.entries]
+    return replace(file, entries=tuple(entries))
 
 
 def _results_of(file: str) -> str:
@@ -155,8 +148,21 @@ def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: b
     """Report the outcome in a line, and return the exit status of the batch."""
     ids = sorted(task.id for task in tasks)
     ended = [outcome.results[number] for number in ids if number in outcome.results]
+    failed = [result for result in ended if result.exit_status and not result.interrupted]
+    cut_short = sum(result.interrupted for result in ended)
+    left = len(tasks) - len(ended)
+    parts = [f"{len(ended) - len(failed) - cut_short} of {len(tasks)} jobs ended with 0"]
+    if failed:
+        named = [f"{one.id} ({one.name}): {one.exit_status}" for one in failed[:_MOST_NAMED]]
+        named += ["..."] * (len(failed) > _MOST_NAMED)
+        parts.append(f"{len(failed)} did not: {', '.join(named)}")
+    if cut_short:
+        parts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} ended early")
+    if left:
+        parts.append(f"{left} {'has' if left == 1 else 'have'} not run")
+    again = "; --resume runs the rest" if left or cut_short else ""
     if not quiet:
-        say("info", _summarise(len(tasks), ended, path))
+        say("info", f"{', '.join(parts)}; results in {path}{again}")
     if outcome.problem:
         raise FailedError(
             outcome.problem.message, "once that is put right, --resume runs what has no result"
@@ -166,23 +172,3 @@ def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: b
     if outcome.signal is not None:
         return 128 + outcome.signal
     return _SOME_FAILED if any(result.exit_status for result in ended) else 0
-
-
-def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
-    failed = [result for result in ended if result.exit_status and not result.interrupted]
-    cut_short = sum(result.interrupted for result in ended)
-    left = jobs - len(ended)
-    parts = [f"{len(ended) - len(failed) - cut_short} of {jobs} jobs ended with 0"]
-    if failed:
-        named = ", ".join(
-            f"{result.id} ({result.name}): {result.exit_status}" for result in failed[:_MOST_NAMED]
-        )
-        parts.append(
-            f"{len(failed)} did not: {named}{', ...' if len(failed) > _MOST_NAMED else ''}"
-        )
-    if cut_short:
-        parts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} ended early")
-    if left:
-        parts.append(f"{left} {'has' if left == 1 else 'have'} not run")
-    again = "; --resume runs the rest" if left or cut_short else ""
-    return f"{', '.join(parts)}; results in {path}{again}"

@@ -1,11 +1,56 @@
-"""`gpulaunch cluster WORD`: a file for each word, gpulaunch/cli/cluster_WORD.py with `main`."""
+"""`gpulaunch cluster map|run`: past one machine, which rank on which node, core and GPU."""
 
-import importlib
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from shutil import rmtree
 
-from gpulaunch.cli.arguments import Parser
-from gpulaunch.cli.output import prepare_stdout
-from gpulaunch.errors import UsageError, did_you_mean, quoted
+from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.help import words_parser
+from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
+from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
+from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation
+from gpulaunch.cluster.cluster import Cluster
+from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
+from gpulaunch.cluster.engines import read_place
+from gpulaunch.cluster.mapping import Judgement, LinkLoad, MappingProblem, RankMapping, judge
+from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
+from gpulaunch.cluster.node import describe_this_node, report_lines
+from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
+from gpulaunch.cluster.rank_files import ENGINE_FILES
+from gpulaunch.cluster.traffic import (
+    SHAPES,
+    RankTraffic,
+    is_sizes,
+    parallel_traffic,
+    shape_traffic,
+    summed,
+)
+from gpulaunch.cluster.traffic_file import read_traffic_file
+from gpulaunch.decide.request import admit_visible
+from gpulaunch.errors import (
+    FieldError,
+    UsageError,
+    call_failed,
+    counted,
+    did_you_mean,
+    printable,
+    quoted,
+)
+from gpulaunch.files.data_files import make_own, own_directory
+from gpulaunch.files.write import make_directory, write_text
+from gpulaunch.launch.children import own_command
+from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
+from gpulaunch.machine.topology import Topology, part_of_machine
+from gpulaunch.process.execute import execute
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
+from gpulaunch.records import replace
 
 WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",
@@ -13,13 +58,19 @@ WORDS = {
 }
 """Word -> its description."""
 
+_NODE = "node"  # a word for `run`, which calls it on each node of an allocation
 
-_RUN = "run"
-_CALLED_BY_OTHERS = ("node",)  # by run, on each node of an allocation
+_EPILOG = (
+    "patterns: 2d, 3d, col (2d:3 weighs the first dimension), all-to-all and the like, sizes such "
+    "as tp=8,pp=2, a file of a matrix or graph, profile:NAME\n"
+    "(docs/guides/cluster.md)"
+)
+_IN_ORDER = "default"  # the policy that others are held against
+_KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Run the word's own main.
+    """Run one of the words.
 
     Args:
         arguments: the word and the arguments after it, before the --.
@@ -33,25 +84,438 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word in ("-h", "--help"):
         make_parser().print_help()
         return 0
-    if word not in (*WORDS, *_CALLED_BY_OTHERS):
+    if word not in (*WORDS, _NODE):
         meant = did_you_mean(word, WORDS)
         raise UsageError(f"unknown word {quoted(word)} after cluster{meant}", f"known are {known}")
-    module = importlib.import_module(f"gpulaunch.cli.cluster_{word}")
-    if word == _RUN:
-        return int(module.main(rest, command))
+    if word == "run":
+        return _run(rest, command)
     if command is not None:
         raise UsageError(f"cluster {word} runs no command, but -- is given")
-    return int(module.main(rest))
+    return _map(rest) if word == "map" else _report_node(rest)
 
 
 def make_parser() -> Parser:
     """Return the parser that prints the help; each word has its own."""
-    words = "\n".join(f"  {word:6} {summary}" for word, summary in WORDS.items())
+    return words_parser("gpulaunch cluster", "Past one machine.", WORDS)
+
+
+def word_parsers() -> dict[str, Parser]:
+    """Return the parser of each word."""
+    return {"map": _map_parser(), "run": _run_parser()}
+
+
+# ---------------------------------------------------------------------------------------- map
+
+
+def _map(arguments: Sequence[str]) -> int:
+    """Map a job's ranks, and print or write the mapping."""
+    options = _map_parser().parse_args(arguments)
+    if options.output == "":
+        raise UsageError("--output has an empty value")
+    cluster = load_cluster(options.cluster)
+    problem = _pose(options, cluster)
+    mapping, document = _solve(options, problem)
+    if options.explain:
+        before = judge(problem, MAPPING_POLICIES[_IN_ORDER](problem))
+        document["explain"] = {
+            "default": _judgement_document(before),
+            "chosen": _judgement_document(judge(problem, mapping)),
+        }
+    if options.output:
+        make_directory(options.output)
+        files = {name: make(cluster, mapping) for name, make in ENGINE_FILES.items()}
+        files["map.json"] = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        for name, text in files.items():
+            write_text(os.path.join(options.output, name), text)
+    if options.json:
+        print_json(document)
+    else:
+        _draw_map(document)
+    return 0
+
+
+def _map_parser() -> Parser:
     parser = Parser(
-        "gpulaunch cluster",
-        "Past one machine.",
-        "gpulaunch cluster WORD [OPTIONS]",
-        epilog=f"words, each with a --help of its own:\n{words}",
+        "gpulaunch cluster map",
+        "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its "
+        "traffic loads no link more than it must.",
+        epilog=_EPILOG,
     )
-    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
+    parser.add_argument(
+        "--cluster", metavar="NAME|FILE", required=True, help="the cluster (docs/guides/cluster.md)"
+    )
+    _add_mapping(parser)
+    add_json(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="write the map for every engine into this directory"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="the load of the links, beside ranks in order"
+    )
     return parser
+
+
+def _judgement_document(judgement: Judgement) -> Document:
+    """Return how a mapping loads the links.
+
+    Traffic has the unit of the patterns, congestion is traffic divided by GB/s.
+    """
+    levels: dict[tuple[str, int], list[LinkLoad]] = {}
+    for link in judgement.links:
+        levels.setdefault((link.tree, link.depth), []).append(link)
+    worst = judgement.worst
+    return {
+        "maximum_congestion": judgement.maximum,
+        "worst_link": worst
+        and {
+            "tree": worst.tree,
+            "name": worst.name,
+            "traffic": worst.load,
+            "gb_per_s": worst.gb_per_s,
+            "congestion": worst.congestion,
+        },
+        "between_nodes": judgement.between_nodes,
+        "levels": [
+            {
+                "tree": tree,
+                "depth": depth,
+                "links": len(links),
+                "first_link": links[0].name,
+                "traffic": sum(link.load for link in links),
+                "maximum_congestion": max(link.congestion for link in links),
+            }
+            for order in ("network", "CPU", "GPU")
+            for (tree, depth), links in sorted(levels.items())
+            if tree == order
+        ],
+    }
+
+
+def _draw_map(document: Document) -> None:
+    """Draw the table of ranks, and of the links' loads if the document has them."""
+    ranks, policy = document["ranks"], document["policy"]
+    nodes = len({rank["node"] for rank in ranks})
+    where = f"{counted(nodes, 'node')} of {document['cluster']}"
+    patterns = f"CPUs: {document['cpu_pattern']}, GPUs: {document['gpu_pattern']}"
+    table = Grid("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
+    for rank in ranks:
+        table.add_row(str(rank["rank"]), str(rank["gpu"]), str(rank["core"]), cut(rank["node"]))
+    title = f"{counted(len(ranks), 'rank')} on {where}, by {policy}"
+    parts: list[Text | Grid] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
+    if "explain" in document:
+        default, chosen = document["explain"]["default"], document["explain"]["chosen"]
+        loads = Grid("congestion", "traffic", "links", right=("congestion", "traffic"))
+        for before, after in zip(default["levels"], chosen["levels"], strict=True):
+            more = " and the like" if after["links"] > 1 else ""
+            loads.add_row(
+                _change(before["maximum_congestion"], after["maximum_congestion"]),
+                _change(before["traffic"], after["traffic"]),
+                cut(f"{after['links']} {after['tree']}: {after['first_link']}{more}"),
+            )
+        meaning = "the largest congestion of a link, all traffic"
+        between = _change(default["between_nodes"], chosen["between_nodes"])
+        unit = "congestion is traffic, in the patterns' unit, divided by GB/s"
+        parts += [
+            Text(),
+            Text(f"ranks in order -> {policy}: {meaning}", "bold"),
+            loads,
+            Text(),
+            Text(f"between nodes: {between}"),
+            Text(f"worst link, ranks in order: {_worst(default['worst_link'])}"),
+            Text(f"worst link, {policy}: {_worst(chosen['worst_link'])}"),
+            Text(unit, "dim"),
+        ]
+    draw(Parts(*parts), sys.stdout)
+
+
+def _change(before: float, after: float) -> str:
+    one, other = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (before, after))
+    return one if one == other else f"{one}->{other}"
+
+
+def _worst(link: Document | None) -> str:
+    if link is None or not link["traffic"]:
+        return "none carries anything"
+    return (
+        f"{link['name']} ({link['tree']}), {figure(link['traffic'])} over "
+        f"{figure(link['gb_per_s'])} GB/s = {figure(link['congestion'])}"
+    )
+
+
+# --------------------------------------------------------------------------- of both map and run
+
+
+def _add_mapping(parser: Parser) -> None:
+    parser.add_argument(
+        "--ranks", metavar="N", type=int, help="ranks of the job (default: as many as fit)"
+    )
+    parser.add_argument(
+        "--cpu-pattern", metavar="P", default="none", help="what its processes send each other"
+    )
+    parser.add_argument(
+        "--gpu-pattern", metavar="P", default="none", help="what its GPUs send each other"
+    )
+    parser.add_argument(
+        "--policy",
+        dest="mapping_policy",
+        metavar="P",
+        type=_find_policy,
+        default=DEFAULT_MAPPING_POLICY,
+        help=f"{', '.join(map(_shown, MAPPING_POLICIES))} (default: "
+        f"{_shown(DEFAULT_MAPPING_POLICY)})",
+    )
+
+
+def _shown(policy: str) -> str:
+    return policy.replace("_", "-")
+
+
+def _find_policy(name: str) -> str:
+    """Return the policy of a name, which may be written with - or _."""
+    policy = name.replace("-", "_")
+    if policy not in MAPPING_POLICIES:
+        known = list(map(_shown, MAPPING_POLICIES))
+        raise UsageError(
+            f"unknown policy {quoted(name)}{did_you_mean(name, known)}",
+            f"known are {', '.join(known)}",
+        )
+    return policy
+
+
+def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:
+    slots = sum(node.slots for node in cluster.nodes)
+    ranks = slots if options.ranks is None else options.ranks
+    if options.ranks is not None and ranks < 1:
+        raise UsageError(f"--ranks: {ranks} requested, and 1 is the least")
+    if ranks > slots or not ranks:
+        asked = f"{ranks} ranks requested, each" if ranks else "ranks requested, each"
+        raise UsageError(
+            f"{asked} with a core and a GPU of its own: {_resources(cluster)}, and take {slots}"
+        )
+    cpu = read_traffic("--cpu-pattern", options.cpu_pattern, ranks)
+    gpu = read_traffic("--gpu-pattern", options.gpu_pattern, ranks)
+    return MappingProblem(cluster, cpu, gpu)
+
+
+def _resources(cluster: Cluster) -> str:
+    gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
+    cores = sum(len(cores) for node in cluster.nodes for cores in node.sockets)
+    nodes = f"the {len(cluster.nodes)} nodes of {printable(cluster.name)}"
+    return f"{nodes} have {gpus} GPUs and {cores} cores"
+
+
+def _solve(options: Namespace, problem: MappingProblem) -> tuple[RankMapping, Document]:
+    """Return the mapping, also as a document, which a launch reads with `-o rank_map=FILE`."""
+    mapping = MAPPING_POLICIES[options.mapping_policy](problem)
+    ranks = []
+    for rank, place in enumerate(mapping):
+        node = problem.cluster.nodes[place.node].name
+        ranks.append({"rank": rank, "node": node, "core": place.core, "gpu": place.gpu})
+    return mapping, {
+        "cluster": problem.cluster.name,
+        "policy": _shown(options.mapping_policy),
+        "ranks": ranks,
+        "cpu_pattern": printable(options.cpu_pattern),
+        "gpu_pattern": printable(options.gpu_pattern),
+        "source": problem.cluster.source,
+    }
+
+
+def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
+    """Read what so many ranks send each other from the value of an option.
+
+    Raises:
+        UsageError: there is no such pattern, or it is not one of this many ranks.
+    """
+    try:
+        return _read(text, ranks)
+    except UsageError as problem:
+        raise UsageError(f"{option}: {problem.message}", problem.hint) from None
+
+
+def _read(text: str, ranks: int) -> RankTraffic:
+    kind, _, rest = text.partition(":")
+    if kind == "profile" or text.endswith(".toml"):
+        return _of_profile(rest or text, ranks)
+    if is_sizes(text):
+        return parallel_traffic(text, ranks)
+    shape = shape_traffic(text, ranks)
+    if shape is not None:
+        return shape
+    if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
+        return read_traffic_file(text, ranks)
+    names = [name.replace("_", "-") for name in SHAPES]
+    file = f"./{text}" if os.path.isfile(text) else "a file"
+    raise UsageError(
+        f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
+        f"known are {', '.join(names)}, or give {file}",
+    )
+
+
+def _of_profile(name: str, ranks: int) -> RankTraffic:
+    profile = load_profile(name)
+    graph = profile.graph
+    if graph:
+        if graph.ranks != ranks:
+            raise UsageError(
+                f"profile {profile.name} has {graph.ranks} ranks, and {ranks} are mapped"
+            )
+        return summed(ranks, graph.given)
+    pattern = profile.communication.pattern
+    found = shape_traffic(pattern, ranks) if pattern else None
+    if found is None:
+        raise UsageError(f"profile {quoted(name)} has no pattern")
+    return found
+
+
+# ------------------------------------------------------------------------ run, and node for it
+
+
+def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+    """Map the ranks of a command, and turn into the program that starts them."""
+    options = _run_parser().parse_args(arguments)
+    if not command:
+        raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
+    allocation = find_allocation(os.environ, options.launcher, options.hostfile)
+    topology = ["--topology", options.topology] if options.topology is not None else []
+    cluster = _ask(allocation, topology, options.network)
+    if not options.bind_cpu:  # as if there were a core for each GPU
+        nodes = [
+            replace(node, sockets=(tuple(range(len(node.topology.gpus))),))
+            for node in cluster.nodes
+        ]
+        cluster = replace(cluster, nodes=tuple(nodes))
+    if options.ranks is None:
+        _warn_of_few_cores(cluster)
+    mapping, document = _solve(options, _pose(options, cluster))
+    if not options.bind_cpu:
+        for row in document["ranks"]:
+            row["core"] = None
+    directory = _make_directory(options.output)
+    map_path = os.path.join(directory, "map.json")
+    bind = [] if options.bind_cpu else ["-o", "bind_cpu=false"]
+    own = ["-n", "1", "--exclusive", "-o", f"rank_map={map_path}"]  # whatever the settings say
+    launch = [*own_command(), *topology, *bind, *own, "--", *command]
+    names = allocation.hosts or [node.name for node in cluster.nodes]
+    start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
+    write_text(map_path, json.dumps(document, indent=2) + "\n")
+    if not options.dry_run:
+        variables = start.environment()
+        return execute(
+            start.argv,
+            {os.fsencode(name): os.fsencode(text) for name, text in variables.items()},
+        )
+    without = [f"-u {name}" for name in start.without if name in os.environ]
+    settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
+    print(*(["env", *without] if without else []), *settings, shlex.join(start.argv))
+    return 0
+
+
+def _run_parser() -> Parser:
+    parser = Parser(
+        "gpulaunch cluster run",
+        "Run a command once for each rank, where a map puts the ranks so that their traffic loads "
+        "no link more than it must. It turns into srun or mpirun: exit status, signals and output "
+        "are theirs.",
+        "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]",
+        epilog=_EPILOG,
+    )
+    _add_mapping(parser)
+    parser.add_argument("--hostfile", metavar="FILE", help="hosts for Open MPI's mpirun")
+    parser.add_argument(
+        "--launcher",
+        metavar="COMMAND",
+        help="srun or mpirun, with options for it, such as 'srun --mpi=pmix'",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="FILE",
+        help="topology.conf of Slurm (default: what Slurm tells)",
+    )
+    add_topology(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="where to write the map, which all nodes have to read (default: in ~/.cache)",
+    )
+    parser.add_argument(
+        "--bind-cpu",
+        action=BooleanOptionalAction,
+        help="a core for each rank; without, GPUs alone say how many ranks a node takes",
+    )
+    parser.set_defaults(bind_cpu=True)  # later, since Python 3.10 writes a default into the help
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write the map, and print what would be run"
+    )
+    return parser
+
+
+def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -> Cluster:
+    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does."""
+    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
+    gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
+    if network is not None:
+        tree = tree_of_file(network, gb_per_s)
+    else:
+        try:
+            tree = network_tree(allocation.switches(), gb_per_s)
+        except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
+            warn(f"what Slurm tells of the network is left out: {problem.message}")
+            tree = network_tree((), gb_per_s)
+    source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"
+    return Cluster(allocation.name, source, nodes, tree)
+
+
+def _warn_of_few_cores(cluster: Cluster) -> None:
+    """Tell of GPUs that have no rank because there are fewer cores."""
+    slots = sum(node.slots for node in cluster.nodes)
+    if 0 < slots < sum(len(node.topology.gpus) for node in cluster.nodes):
+        warn(
+            f"{slots} ranks: {_resources(cluster)}; with --no-bind-cpu a rank needs no core of "
+            "its own"
+        )
+
+
+def _make_directory(wanted: str | None) -> str:
+    """Return the directory of the map: the wanted one, or a new one in place of old ones."""
+    if wanted is not None:
+        make_directory(wanted)
+        return os.path.abspath(wanted)
+    above = os.path.join(own_directory("XDG_CACHE_HOME", ".cache"), "cluster")
+    try:
+        make_own(above)
+        for entry in os.scandir(above):
+            with suppress(OSError):
+                if time.time() - entry.stat().st_mtime > _KEPT_S:
+                    rmtree(entry.path)
+        return tempfile.mkdtemp(dir=above)
+    except OSError as problem:
+        raise call_failed(printable(above), problem) from None
+
+
+def _report_node(arguments: Sequence[str]) -> int:
+    """Print what this node of an allocation has, for `gpulaunch cluster run`."""
+    parser = Parser(
+        "gpulaunch cluster node",
+        "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
+    )
+    add_topology(parser)
+    settings = shown_settings(parser.parse_args(arguments).topology)
+    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
+    print("\n".join(report_lines(*describe_this_node(topology))))
+    return 0
+
+
+def _within_reach(around: Surroundings) -> Topology:
+    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
+    topology = around.machine.topology
+    place = read_place(os.environ)
+    if place and place.grant and place.grant.names is not None:
+        names = ",".join(place.grant.names)
+        return part_of_machine(topology, admit_visible(topology, names).uuids)
+    if around.within:
+        topology = part_of_machine(topology, around.within.uuids)
+    if around.visible is None:
+        return topology
+    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)

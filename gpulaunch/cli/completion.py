@@ -1,6 +1,5 @@
 """`gpulaunch completion SHELL`: the script by which a shell completes words, made by shtab."""
 
-import importlib
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -163,10 +162,6 @@ def all_parsers() -> dict[str, Parser]:
         if hasattr(module, "word_parsers"):
             below = module.word_parsers()
             parsers |= {f"{command.word} {word}": parser for word, parser in below.items()}
-            continue
-        for word in getattr(module, "WORDS", ()):
-            below = importlib.import_module(f"{module.__name__}_{word}")
-            parsers[f"{command.word} {word}"] = below.make_parser()
     return parsers
 
 

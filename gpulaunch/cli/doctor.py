@@ -45,10 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
-        from gpulaunch.cli.screen import Text, draw, make_table
+        from gpulaunch.cli.screen import Grid, Text, draw
 
         colours = {"ok": "green", "warning": "yellow", "problem": "red"}
-        table = make_table("", "part", "found")
+        table = Grid("", "part", "found")
         for finding in findings:
             found = Text(printable(finding.text))
             if finding.hint:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import join
 from textwrap import wrap
 
@@ -94,6 +94,16 @@ def make_launch_parser() -> LaunchParser:
     """Return the parser of a launch, with its help."""
     usage = "\n".join(_USAGE.splitlines()[:2])
     return LaunchParser(OPTIONS.values(), description=_ABOUT, usage=usage, epilog=_EPILOG)
+
+
+def words_parser(prog: str, description: str, words: Mapping[str, str]) -> Parser:
+    """Return the parser that prints the help of a command with words, each with its own parser."""
+    column = max(6, *(len(word) + 1 for word in words))
+    lines = [f"  {word:{column}} {summary}" for word, summary in words.items()]
+    epilog = "\n".join(["words, each with a --help of its own:", *lines])
+    parser = Parser(prog, description, f"{prog} WORD [OPTIONS]", epilog=epilog)
+    parser.add_argument("word", metavar="WORD", choices=words, help="one of the words below")
+    return parser
 
 
 def print_help() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_duration, parse_duration
@@ -21,7 +21,6 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import names_in_order
 from gpulaunch.process.system import boot_id, iso, parse_time, state_of, user_name
 from gpulaunch.records import replace
-from gpulaunch.show import Document
 
 _SHOWN = 20
 _MOST = 1 << 20

@@ -10,6 +10,9 @@ from typing import Any
 
 from gpulaunch.errors import GpulaunchError, call_failed, printable
 
+Document = dict[str, Any]
+"""A value that is printed as JSON."""
+
 
 def say(kind: str, text: str) -> None:
     """Write one line to stderr; if that fails, the line is lost, and the launch goes on."""
@@ -36,6 +39,11 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     import json  # late: --version and the way to docker's client do without
 
     print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a figure as documents have it, without the last digits of floating point."""
+    return None if value is None else round(value, 6)
 
 
 class _Stdout(FileIO):

@@ -6,19 +6,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpulaunch.cli.arguments import Parser, add_json
-from gpulaunch.cli.output import print_json
-from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.cli.output import Document, print_json, rounded
+from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
+from gpulaunch.errors import FieldError, UsageError, counted, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
-from gpulaunch.files.units import parse_size
+from gpulaunch.files.units import format_duration, parse_size
 from gpulaunch.leases.lease import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.demand import tells_all
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.plan import PlannedJob, PlanSite, make_plan
+from gpulaunch.sharing.plan import Cost, Plan, PlannedJob, PlanSite, make_plan
 from gpulaunch.sharing.speed import capacity_by, idle_power, with_headroom
 
 _Value = TypeVar("_Value")
@@ -64,16 +66,16 @@ _NAMES = {
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of one queue file."""
     options = make_parser().parse_args(arguments)
-    gpu_model, site, jobs = _load_queue(options.file)
-    plan = make_plan(jobs, site)
-    from gpulaunch.cli.screen import draw
-    from gpulaunch.show.plan import plan_document, plan_table
-
-    document = plan_document(plan, site, gpu_model)
+    file = read_document(options.file)
+    try:
+        gpu_model, site, jobs = _read_queue(file.data)
+    except FieldError as problem:
+        raise file.error(problem) from None
+    document = plan_document(make_plan(jobs, site), site, gpu_model)
     if options.json:
         print_json(document)
     else:
-        draw(plan_table(document), sys.stdout)
+        _draw_plan(document)
     return 0
 
 
@@ -88,23 +90,12 @@ def make_parser() -> Parser:
     return parser
 
 
-def _load_queue(path: str) -> tuple[str, PlanSite, tuple[PlannedJob, ...]]:
-    """Read a queue file; the keys are explained in docs/guides/plan.md.
-
-    Returns:
-        The name of the GPU model, the GPUs that the jobs will run on, and the jobs in order.
+def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[PlannedJob]]:
+    """Return the name of the GPU model, the GPUs that the jobs will run on, and the jobs in order.
 
     Raises:
-        UsageError: it cannot be read, or is wrong; with path and line.
+        FieldError: the file is wrong; docs/guides/plan.md explains the keys.
     """
-    document = read_document(path)
-    try:
-        return _read_queue(document.data)
-    except FieldError as problem:
-        raise document.error(problem) from None
-
-
-def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[PlannedJob, ...]]:
     top = checked(document, _QUEUE, required=("gpu", "gpu_memory", "job"))
     if not top["job"]:
         raise FieldError(("job",), "job: there is none")
@@ -121,9 +112,13 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
         energy_weight,
         top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage),
     )
-    idle_w = idle_power(capacity, top.get("idle_power_w"))
-    is_estimated = "idle_power_w" not in top
-    site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w, is_estimated)
+    site = PlanSite(
+        capacity,
+        top.get("gpus", 1),
+        objective,
+        idle_power(capacity, top.get("idle_power_w")),
+        idle_is_estimated="idle_power_w" not in top,
+    )
     jobs: list[PlannedJob] = []
     workflows: dict[str, list[str]] = {}  # what the workflows of each job are called
     taken: set[str] = set()
@@ -147,7 +142,7 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
         taken.update((job.name, *names))
         workflows[job.name] = names
         jobs += [replace(job, name=name, after=tuple(after)) for name in names]
-    return model.name, site, tuple(jobs)
+    return model.name, site, jobs
 
 
 def _parsed(parse: Callable[[str], _Value], text: str, where: Path) -> _Value:
@@ -168,22 +163,19 @@ def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
     name = table.get("name", profile.name)
     if not name:
         raise FieldError(where, "job: it has neither a name nor a profile")
-    known = _corrected(profile.but(name=profile.name or name), table, where)
+    own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
+    if "memory" in table:  # rounded up to MiB
+        own["memory_mib"] = -(-_parsed(parse_size, table["memory"], (*where, "memory")) >> 20)
+    known = profile.but(name=profile.name or name, resources=own)
     if known.demand is None or not known.resources.duration_s:
         missing = [key for key, name in _NAMES.items() if name in known.missing_demand]
         missing += [] if known.resources.duration_s else ["duration_s"]
         raise FieldError(where, f"job {quoted(name)}: nobody says its {', '.join(missing)}")
     demand = known.demand
     if "memory" not in table:
-        sizes = [site.capacity.memory_bytes]
-        limit = with_headroom(demand.memory_bytes, sizes)
+        limit = with_headroom(demand.memory_bytes, [site.capacity.memory_bytes])
         demand = replace(demand, memory_bytes=limit)
-    client = Client(
-        demand,
-        site.objective,
-        known.gpu_slowdowns,
-        known.measured_on_one_gpu,
-    )
+    client = Client(demand, site.objective, known.gpu_slowdowns, known.measured_on_one_gpu)
     alone = judge([client], site.capacity)
     if not alone.compatible:
         raise FieldError(
@@ -200,12 +192,112 @@ def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
     return PlannedJob(name, client, known.resources.duration_s, tasks, after), parallel
 
 
-def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profile:
-    """Return a profile with the job's own figures in place of others.
+def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
+    """Return the document that `gpulaunch plan --json` prints."""
+    gain, objective = plan.gain, site.objective
+    product = None
+    if gain.energy_efficiency is not None:
+        product = gain.throughput**objective.throughput_weight
+        product *= gain.energy_efficiency**objective.energy_weight
+    groups = []
+    for number, group in enumerate(plan.groups, 1):
+        predicted = {
+            "start_s": rounded(group.start_s),
+            **_cost(group.cost),
+            "stp": rounded(group.stp),
+            "antt": rounded(group.antt),
+        }
+        jobs = [
+            {
+                "name": printable(member.job.name),
+                "tasks": member.job.tasks,
+                "sm_percentage": member.sm_percentage,
+                "curve_estimated": not tells_all(member.job.demand.curve),
+                "alone_s": rounded(member.job.alone_s),
+                "predicted_end_s": rounded(member.end_s),
+            }
+            for member in group.members
+        ]
+        document = {"group": number, "gpu": group.gpu, "predicted": predicted, "jobs": jobs}
+        groups.append({**document, "notes": [*group.notes], "why_alone": group.why_alone})
+    return {
+        "gpu_model": gpu_model,
+        "gpus": site.gpus,
+        "objective": objective.name,
+        "idle_power_w": site.idle_w,
+        "idle_power_estimated": site.idle_is_estimated,
+        "sequential": _cost(plan.sequential),
+        "predicted": {
+            **_cost(plan.cost),
+            "throughput": rounded(gain.throughput),
+            "energy_efficiency": rounded(gain.energy_efficiency),
+            "product": rounded(product),
+        },
+        "groups": groups,
+    }
 
-    Memory is rounded up to MiB.
-    """
-    own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
-    if "memory" in table:
-        own["memory_mib"] = -(-_parsed(parse_size, table["memory"], (*where, "memory")) >> 20)
-    return profile.but(resources=own)
+
+def _cost(cost: Cost) -> Document:
+    return {"time_s": rounded(cost.time_s), "energy_j": rounded(cost.energy_j)}
+
+
+def _draw_plan(document: Document) -> None:
+    """Draw what to run together, and what alone and why."""
+    predicted, groups = document["predicted"], document["groups"]
+    jobs = len({job["name"] for group in groups for job in group["jobs"]})
+    counts = f"{counted(jobs, 'job')} in {counted(len(groups), 'group')}"
+    gpus = f"{counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
+    ratios = []
+    for name in ("throughput", "energy_efficiency", "product"):
+        value = "-" if predicted[name] is None else f"{predicted[name]:.2f}"
+        ratios.append(f"{name.replace('_', ' ')} {value}")
+    parts: list[Text | Grid] = [
+        Text(f"{counts} on {gpus}", "bold"),
+        Text(f"predicted:           {_cost_text(predicted)}"),
+        Text(f"one after the other: {_cost_text(document['sequential'])}"),
+        Text(f"objective {document['objective']}: {', '.join(ratios)}", "bold green"),
+        Text(),
+    ]
+    right = ("group", "GPU", "start", "time", "STP", "ANTT", "energy")
+    table = Grid(*right, "jobs (share of SMs, * estimated)", right=right)
+    parts.append(table)
+    alone = Grid("alone", "because")
+    for group in groups:
+        cost = group["predicted"]
+        table.add_row(
+            str(group["group"]),
+            str(group["gpu"]),
+            format_duration(cost["start_s"]),
+            format_duration(cost["time_s"]),
+            f"{cost['stp']:.2f}",
+            f"{cost['antt']:.2f}",
+            _energy(cost),
+            ", ".join(map(_member_text, group["jobs"])),
+        )
+        said = f"group {group['group']}: "
+        parts += [Text(said + printable(note), "yellow") for note in group["notes"]]
+        if group["why_alone"]:
+            alone.add_row(group["jobs"][0]["name"], group["why_alone"])
+    if alone.row_count:
+        parts += [Text(), alone]
+    idle = ""
+    if document["idle_power_w"] is not None:
+        idle = f"; idle GPU: {document['idle_power_w']:.0f} W"
+        idle += " (estimated)" if document["idle_power_estimated"] else ""
+    parts += [Text(), Text(f"all predicted from the figures of each job alone{idle}", "dim")]
+    draw(Parts(*parts), sys.stdout)
+
+
+def _member_text(job: Document) -> str:
+    tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
+    estimated = "*" if job["curve_estimated"] else ""
+    share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %{estimated}"
+    return f"{job['name']}{tasks} ({share})"
+
+
+def _cost_text(cost: Document) -> str:
+    return f"{format_duration(cost['time_s'])}, energy {_energy(cost)}"
+
+
+def _energy(cost: Document) -> str:
+    return "unknown" if cost["energy_j"] is None else f"{figure(cost['energy_j'] / 1000)} kJ"

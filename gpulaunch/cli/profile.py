@@ -1,13 +1,25 @@
 """`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
 
+import re
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json
-from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
-from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure, read_target
+from gpulaunch.cli.arguments import Parser, add_json
+from gpulaunch.cli.help import words_parser
+from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
+from gpulaunch.cli.profile_measure import make_measure_parser, measure
+from gpulaunch.cli.profile_scan import make_scan_parser, scan
+from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.fields import ListOf, RowOf
+from gpulaunch.files.units import format_duration, format_size
+from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
+from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
+from gpulaunch.profiles.layers import variants_of
+from gpulaunch.profiles.profile import Profile
 
 WORDS = {
     "list": "the profiles that can be named",
@@ -17,7 +29,24 @@ WORDS = {
 }
 """Word -> its description."""
 
-_MOST_CSV_BYTES = 1 << 28
+_Beside = Mapping[str, Sequence[tuple[str, float]]]
+"""Name of a number -> label and value of each other number that is shown beside it."""
+
+_MOST_PAIRS = 6  # of edges that a line names
+
+_UNITS = {
+    "_percentage": "%",
+    "_gb_per_s": "GB/s",
+    "_mib": "MiB",
+    "_bytes": "B",
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+}
+_BYTES = {"MiB": 1 << 20, "B": 1}
+_WORDS = {"gpus": "GPUs", "llc": "LLC", "sm": "SM"}
+_IN_TITLE = ("name", "description")
+_FIGURES = ("memory", "SM %", "BW %")
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -43,24 +72,22 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError(f"unknown word {quoted(word)} after profile", known)
     prepare_stdout()
     options = word_parsers()[word].parse_args(arguments[1:])
-    if word == "list":
-        return _list(as_json=options.json)
-    if word == "show":
-        return _show(options.profile, as_json=options.json)
-    return _scan(options)
+    if word == "scan":
+        scan(options)
+    elif word == "list":
+        _list(as_json=options.json)
+    else:
+        path, profile = find_profile(options.profile), load_profile(options.profile)
+        if options.json:
+            print_json(profile_document(profile, path))
+        else:
+            draw(profile_text(profile, path), sys.stdout)
+    return 0
 
 
 def make_parser() -> Parser:
     """Return the parser that prints the help; each word has its own."""
-    words = "\n".join(f"  {word:8} {summary}" for word, summary in WORDS.items())
-    parser = Parser(
-        "gpulaunch profile",
-        "What is known about jobs before they run.",
-        "gpulaunch profile WORD [OPTIONS]",
-        epilog=f"words, each with a --help of its own:\n{words}",
-    )
-    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
-    return parser
+    return words_parser("gpulaunch profile", "What is known about jobs before they run.", WORDS)
 
 
 def word_parsers() -> dict[str, Parser]:
@@ -74,36 +101,16 @@ def word_parsers() -> dict[str, Parser]:
         help="name or file, and @ with what is asked of it: alexnet@batch=1",
     )
     add_json(showing)
-    scan = Parser(
-        "gpulaunch profile scan",
-        "Read a job's source, NCCL log or profiler's counters, and run nothing.",
-        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE | --activity FILE [--json] "
-        "[-o FILE]",
-    )
-    source = scan.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "path", metavar="PATH", nargs="?", help="source, a file or a folder: who talks to whom"
-    )
-    source.add_argument(
-        "--nccl-log",
-        metavar="FILE",
-        help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
-    )
-    source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
-    source.add_argument(
-        "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
-    )
-    add_target(scan)
-    add_json(scan)
-    scan.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
-    return {"list": listing, "show": showing, "measure": make_measure_parser(), "scan": scan}
+    return {
+        "list": listing,
+        "show": showing,
+        "measure": make_measure_parser(),
+        "scan": make_scan_parser(),
+    }
 
 
-def _list(*, as_json: bool) -> int:
-    from gpulaunch.cli.screen import draw
-    from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
-    from gpulaunch.show.profile import profile_document, profiles_table
-
+def _list(*, as_json: bool) -> None:
+    """Print the profiles: those of people first, then the benchmarks; variants below each."""
     profiles = []
     for name in profile_names():
         try:
@@ -112,155 +119,193 @@ def _list(*, as_json: bool) -> int:
             warn(problem.message)
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
-        return 0
-    benchmarks = [profile for path, profile in profiles if is_benchmark(path)]
-    others = [profile for path, profile in profiles if not is_benchmark(path)]
-    groups = ("what people run", others), ("benchmarks of papers", benchmarks)
-    draw(profiles_table(groups), sys.stdout)
-    return 0
+        return
+
+    table = Grid(
+        *("name", "pattern", "sensitive", *_FIGURES, "description"),
+        right=_FIGURES,
+        leave=("sensitive", "pattern", *reversed(_FIGURES)),
+    )
+    for heading, of_papers in (("what people run", False), ("benchmarks of papers", True)):
+        group = [profile for path, profile in profiles if is_benchmark(path) == of_papers]
+        if group:
+            table.add_row(Text(heading, "bold"))
+        for profile in group:
+            description = Text(printable(profile.description))
+            if variants := variants_of(profile):
+                asked = ", ".join(f"@{_variant_text(profile, variant)}" for variant in variants)
+                description.append("\n" if profile.description else "").append(asked, "dim")
+            table.add_row(*_cells(profile), description)
+    estimated = any(profile.resources.estimated for _, profile in profiles)
+    draw(Parts(table, *([Text("~ estimated", "dim")] if estimated else [])), sys.stdout)
 
 
-def _show(name: str, *, as_json: bool) -> int:
-    from gpulaunch.cli.screen import draw
-    from gpulaunch.profiles.catalog import find_profile, load_profile
-    from gpulaunch.show.profile import profile_document, profile_text
-
-    path, profile = find_profile(name), load_profile(name)
-    if as_json:
-        print_json(profile_document(profile, path))
-    else:
-        draw(profile_text(profile, path), sys.stdout)
-    return 0
-
-
-Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any], Sequence[str]]
-"""What a file says: a document for --json, lines for people, sections of a profile, warnings."""
-
-
-def _scan(options: Namespace) -> int:
-    """Read a file, print the findings, and write those that belong into a profile."""
-    from gpulaunch.measure.update_profile import check_own, keep
-
-    target = None
-    if options.output is not None or options.name is not None:
-        target = read_target(options)
-        check_own(target[0])
-    document, lines, sections, warnings = _read(options, target)
-    for line in warnings:
-        warn(line)
-    if options.json:
-        print_json(document)
-    else:
-        print("\n".join(lines))
-    if target is None:
-        return 0
-    path, name = target
-    for line in keep(path, name, sections, guessed=True):
-        warn(line)
-    if not sections:
-        warn(f"nothing for a profile was found, and nothing is written to {path}")
-    elif not options.quiet:
-        say("info", f"written to {path}")
-    return 0
-
-
-def _read(options: Namespace, target: tuple[str, str] | None) -> "Findings":
-    if options.path is not None:
-        return _read_source(options.path)
-    if options.nccl_log is not None:
-        return _read_nccl_log(options.nccl_log)
-    if options.ncu is not None:
-        return _read_ncu(options.ncu)
-    return _read_activity(options.activity, target)
-
-
-def _read_source(path: str) -> Findings:
-    from gpulaunch.scan.sources import read_sources, scan_sources
-    from gpulaunch.show.scan import scan_document, scan_lines
-
-    files, unread = read_sources(path)
-    scan = scan_sources(files, unread)
-    document = scan_document(scan)
-    section = _communication_section(document, f"source scan of {path}")
-    return document, scan_lines(document), section, scan.warnings
-
-
-def _read_nccl_log(path: str) -> Findings:
-    from gpulaunch.files.document import log_lines
-    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
-    from gpulaunch.profiles.pattern import is_whole
-    from gpulaunch.show.scan import nccl_document, nccl_lines
-
-    name = printable(path)
-    found = communication(read_nccl_log(log_lines(path)), name)
-    document = nccl_document(found)
-    more: dict[str, Any] = {}
-    if found.edges and is_whole(found.edges, found.ranks):
-        more["edges"] = [list(edge) for edge in found.edges]
-    sections = _communication_section(document, f"NCCL log {name}", more)
-    return document, nccl_lines(document), sections, ()
-
-
-def _read_ncu(path: str) -> Findings:
-    from gpulaunch.files.document import read_text
-    from gpulaunch.measure.logs.nsight import read_ncu
-    from gpulaunch.measure.run import rounded
-    from gpulaunch.records import as_dict
-
-    figures = as_dict(read_ncu(read_text(path, _MOST_CSV_BYTES), printable(path)))
-    kernels = figures["kernels"]
-    section = {
-        key: value if isinstance(value, int) else rounded(value)
-        for key, value in figures.items()
-        if key != "kernels"
-    }
-    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in section.items()]
-    source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
-    sections = {"counters": {**section, "source": source}}
-    return figures, [f"{kernels} kernels", *lines], sections, ()
-
-
-def _read_activity(path: str, target: tuple[str, str] | None) -> Findings:
-    from gpulaunch.files.document import read_text
-    from gpulaunch.measure.logs.activity import read_activity
-    from gpulaunch.measure.run import rounded
-    from gpulaunch.profiles.profile_file import read_profile_file
-    from gpulaunch.records import as_dict
-
-    found = read_activity(read_text(path, _MOST_CSV_BYTES), printable(path))
-    known = read_profile_file(target[0]).get("resources", {}) if target else {}
-    busy = found.busy_percentage
-    if busy is None and known.get("utilization") == "time-active":
-        busy = known.get("sm_utilization_percentage")
-    section = {
-        **known,
-        "sm_utilization_percentage": rounded(found.sm_percentage),
-        "memory_bandwidth_utilization_percentage": rounded(found.dram_percentage),
-        "utilization": "share",
-        "source": "; ".join(filter(None, (known.get("source"), f"activity, {printable(path)}"))),
-    }
-    if busy is not None:
-        section["time_active_percentage"] = rounded(busy)
-    lines = [
-        f"{found.samples} samples",
-        f"SMs in use: {found.sm_percentage:.4g} %",
-        f"memory in use: {found.dram_percentage:.4g} %",
-        *([] if busy is None else [f"time in which a kernel ran: {busy:.4g} %"]),
+def _cells(profile: Profile) -> list[str]:
+    """Return the cells of a profile but the description; what is unknown is empty."""
+    resources, communication = profile.resources, profile.communication
+    figures = {"memory_mib": format_size(profile.memory_bytes) if profile.memory_bytes else ""}
+    for name in ("sm_utilization_percentage", "memory_bandwidth_utilization_percentage"):
+        figures[name] = figure(getattr(resources, name)).strip("-")
+    return [
+        printable(profile.name),
+        communication.pattern or "",
+        {True: "yes", False: "no", None: ""}[communication.bandwidth_sensitive],
+        *(f"~{text}" if name in resources.estimated else text for name, text in figures.items()),
     ]
-    return as_dict(found), lines, {"resources": section}, ()
 
 
-def _communication_section(
-    document: Mapping[str, Any], source: str, more: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    from gpulaunch.profiles.pattern import PATTERNS
+def _variant_text(profile: Profile, variant: str) -> str:
+    """Return a variant's name, and for a size also the profile that was measured there."""
+    if variant in profile.variants or not profile.scaling:
+        return printable(variant)
+    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
 
-    section = {"confidence": document["confidence"], "source": source, **(more or {})}
-    # That nothing was found is no reason to place a job as if nothing communicated.
-    silent = document["pattern"] == "none" and document["confidence"] != "certain"
-    if document["pattern"] in PATTERNS and not silent:
-        section["pattern"] = document["pattern"]
-    if document["sensitive"] is not None and not silent:
-        section["bandwidth_sensitive"] = document["sensitive"]
-    # A section that says nothing but its source is not worth writing.
-    return {"communication": section} if len(section) > 2 else {}
+
+def profile_text(profile: Profile, path: str) -> "Parts":
+    """Return a profile with a row for each key that is set, in the order of its sections.
+
+    Labels and units come from the declarations of the keys, and how a row is drawn depends only on
+    the kind of its key: a key that is added to a section is shown without a change here. The path
+    of its file is not broken.
+    """
+    top = [row for row in _section_rows(profile, {}) if row[0] not in _IN_TITLE]
+    if profile.missing_demand:
+        missing = f"{', '.join(profile.missing_demand)}; without, the job shares no GPU"
+        top.append(("not recorded", missing))
+    sections = [(Text(), top)]
+    for name, key in Profile.keys.items():
+        if isinstance(key, Part):
+            section = key.section(profile.document.get(name))
+            meaning = f": {_without_markdown(key.meaning)}"
+            heading = Text.assemble("\n", (name, "bold"), (meaning, "dim"))
+            beside = _numbers_beside(profile, key.section)
+            sections.append((heading, list(_section_rows(section, beside))))
+    table = Grid("what", "value")
+    for heading, rows in sections:
+        if rows and heading.plain:
+            table.add_row(heading)
+        for label, text in rows:
+            table.add_row(label, Text(text, overflow="fold"))  # a path or an address is not cut
+    title = printable(": ".join(filter(None, (profile.name, profile.description))))
+    file = Text(f"file: {printable(path)}", no_wrap=True, overflow="ignore")
+    return Parts(Text(title, "bold"), file, Text(), table)
+
+
+def _without_markdown(meaning: str) -> str:
+    """Return the meaning of a key without links and quotes."""
+    text = re.sub(r" \(\[more\]\(.*?\)\)", "", meaning)
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"", text).replace("`", "")
+
+
+def _numbers_beside(profile: Profile, section: type[Section]) -> _Beside:
+    """Return figures of other sections about a section's numbers, such as their spread."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for part in Profile.keys.values():
+        if isinstance(part, Part):
+            said = profile.document.get(part.name, {})
+            for key in part.section.keys.values():
+                if isinstance(key, FiguresOf) and key.section is section:
+                    for name, number in said.get(key.name, {}).items():
+                        found.setdefault(name, []).append((key.label, number))
+    return found
+
+
+def _section_rows(section: Section, beside: _Beside) -> Iterator[tuple[str, str]]:
+    """Yield label and value of each key that is set, except keys that are shown with others."""
+    elsewhere = {"estimated"}
+    for name, key in section.keys.items():
+        if isinstance(key, Curve) and name in section.document:
+            elsewhere |= {key.over, key.unit_in}
+    for name, key in section.keys.items():
+        value = section.document.get(name)
+        if isinstance(key, Number) and (value is not None or name in beside):
+            text = "not recorded" if value is None else amount(key, value)
+            if name in beside:
+                others = [f"{sign} {amount(key, number)}" for sign, number in beside[name]]
+                text += f" ({', '.join(others)})"
+            if name in section.document.get("estimated", ()):
+                text += " (estimated)"
+        elif value is None or name in elsewhere or isinstance(key, Part | FiguresOf):
+            continue
+        elif isinstance(key, Curve):
+            text = _curve_text(key, section)
+        else:
+            text = _plain_text(key, value)
+        yield _label(key), printable(text)
+
+
+def _plain_text(key: Key[Any], value: Any) -> str:  # noqa: ANN401
+    """Return the value of a key that is no number, by the kind of its value."""
+    if isinstance(key.rule, ListOf) and isinstance(key.rule.rule, RowOf):
+        return _edges_text(key, value)
+    if isinstance(value, Mapping):
+        shown = []
+        for name, one in value.items():
+            if isinstance(one, Mapping):
+                shown.append(name)
+            else:
+                number = isinstance(one, int | float)
+                shown.append(f"{name}: {amount(key, one) if number else one}")
+        return ", ".join(shown) or "none"
+    if isinstance(value, list):
+        return shlex.join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _curve_text(key: Curve, section: Section) -> str:
+    over = section.keys[key.over]
+    unit = section.document.get(key.unit_in, "")
+    points = zip(section.document[key.over], section.document[key.name], strict=True)
+    shown = ", ".join(
+        f"{' + '.join(map(str, x)) if isinstance(x, list) else amount(over, x)}: {figure(y)}"
+        for x, y in points
+    )
+    return f"{unit} by {_label(over)}: {shown}".lstrip()
+
+
+def _edges_text(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> str:
+    """Return the heaviest pairs of ranks."""
+    ordered = sorted(edges, key=itemgetter(2), reverse=True)
+    named = ", ".join(f"{a}-{b} {amount(key, weight)}" for a, b, weight in ordered[:_MOST_PAIRS])
+    more = len(ordered) - _MOST_PAIRS
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _label(key: Key[Any]) -> str:
+    """Return what a key is about: its label, or its name without the unit, "SM utilization"."""
+    words = _split_unit(key.name)[0].split("_")
+    return key.label or " ".join(_WORDS.get(word, word) for word in words)
+
+
+def amount(key: Key[Any], value: float) -> str:
+    """Return a number of a key with its unit, such as 148.2 W, 2 GiB or 3 min 04 s."""
+    unit = key.unit or _split_unit(key.name)[1]
+    if unit in _BYTES:
+        return format_size(round(value * _BYTES[unit]))
+    if unit == "J" and value >= 1000:
+        return f"{figure(value / 1000)} kJ"
+    if unit == "s" and value >= 100:
+        return format_duration(value)
+    return f"{figure(value)} {unit}".rstrip()
+
+
+def _split_unit(name: str) -> tuple[str, str]:
+    """Return a key's name without its unit, and that unit; "" for none."""
+    for ending, unit in _UNITS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending), unit
+    return name, ""
+
+
+def profile_document(profile: Profile, path: str) -> Document:
+    """Return the document that `gpulaunch profile show NAME --json` prints."""
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "benchmark": is_benchmark(path),
+        "variants": [f"{profile.name}@{variant}" for variant in variants_of(profile)],
+        "document": profile.document,
+        "path": path,
+    }

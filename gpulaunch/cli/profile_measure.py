@@ -5,24 +5,31 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import Warner, tell_of
 from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.containers.docker.line import read_line
+from gpulaunch.containers.engines import module_of, runs_containers
+from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.units import parse_duration
+from gpulaunch.launch.docker_run import first_launch
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import OPTIONS, Given, Options
-
-if TYPE_CHECKING:
-    from gpulaunch.measure.launches import MeasuredJob
-    from gpulaunch.measure.update_profile import Outcome
-
-SLICE_S = 30.0
-MOST_RUNS = 100
+from gpulaunch.launch.podman_run import read_podman_launch
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.measure.launches import MeasuredJob
+from gpulaunch.measure.update_profile import Outcome, check_own, keep
+from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.profiles.profile import is_askable
+from gpulaunch.profiles.profile_file import own_profile_file
 
 Tell = Callable[[str], None]
 
+_USAGE = "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
+_SLICE_S = 30.0
+_MOST_RUNS = 100
 _NOT_HERE = {"dry_run", "explain", "when", "json_status_fd", "record", "record_to", "version"}
 """Options of a launch that make no sense here."""
 
@@ -46,9 +53,6 @@ def read_target(options: Namespace) -> tuple[str, str]:
     Raises:
         UsageError: neither is given, or one is not allowed.
     """
-    from gpulaunch.profiles.profile import is_askable
-    from gpulaunch.profiles.profile_file import own_profile_file
-
     path, name = options.output, options.name
     if path is None and name is None:
         raise UsageError(
@@ -70,12 +74,13 @@ def make_measure_parser() -> Parser:
     parser = Parser(
         "gpulaunch profile measure",
         "Run a job, and write what it uses; options of a launch apply, see 'gpulaunch --help'.",
-        "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]",
+        _USAGE,
     )
     add_target(parser)
     parser.add_argument(
         "--runs",
         metavar="N",
+        type=_parse_runs,
         help="run the job so often; says how runs differ, and their 95th percentiles",
     )
     mode = parser.add_mutually_exclusive_group()
@@ -92,15 +97,41 @@ def make_measure_parser() -> Parser:
     parser.add_argument(
         "--iterations-from",
         metavar="REGEX",
+        type=_parse_progress,
         help="what it prints of its progress: one group, a number; so it can be cut, and gets a "
         "curve over its share of the SMs, too",
     )
     parser.add_argument(
         "--slice",
         metavar="TIME",
+        type=_parse_slice,
         help="with --iterations-from: so much of each run is enough (default 30s)",
     )
     return parser
+
+
+def _parse_runs(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_RUNS:
+        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {_MOST_RUNS}")
+    return int(text)
+
+
+def _parse_progress(text: str) -> re.Pattern[bytes]:
+    said = f"--iterations-from: {quoted(text)}"
+    try:
+        progress = re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as problem:
+        raise UsageError(f"{said} is no regular expression: {problem}") from None
+    if progress.groups != 1:
+        raise UsageError(f"{said} has {progress.groups} groups: one is needed, the number")
+    return progress
+
+
+def _parse_slice(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UsageError as problem:
+        raise UsageError(f"--slice: {problem.message}") from None
 
 
 def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -117,24 +148,18 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     options, words = make_measure_parser().parse_known_args(arguments)
     given = _read_launch_options(words)
     if not command:
-        raise UsageError(
-            "no command given", "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
-        )
+        raise UsageError("no command given", _USAGE)
     path, name = read_target(options)
     _check_launch_options(options, given)
-
-    # Late, with NVML's package: the parsers do without, as when a wheel is built.
-    from gpulaunch.measure.launches import MeasuredJob
-    from gpulaunch.measure.update_profile import check_own, keep
-    from gpulaunch.process.job import exit_like, exit_status
-
-    progress, slice_s = _read_slice(options)
     check_own(path)
     if options.name is not None:
         given["name"] = ("--name", options.name)
         words += ["--name", options.name]
     of_launch = Options(given, os.environ)
-    job = MeasuredJob(tuple(words), tuple(command), progress, slice_s, of_launch.grace_s)
+    slice_s = _SLICE_S if options.slice is None else options.slice
+    job = MeasuredJob(
+        tuple(words), tuple(command), options.iterations_from, slice_s, of_launch.grace_s
+    )
     warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
     outcome = _measure(options, given, job, warn, tell)
@@ -149,20 +174,17 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return exit_like(outcome.status)
 
 
-def _measure(
-    options: Namespace, given: Given, job: "MeasuredJob", warn: Tell, tell: Tell
-) -> "Outcome":
-    from gpulaunch.measure import comparisons
+def _measure(options: Namespace, given: Given, job: MeasuredJob, warn: Tell, tell: Tell) -> Outcome:
+    from gpulaunch.measure import comparisons  # late: a wheel is built without NVML's package
 
-    if options.sensitivity:
-        one, runs = _read_exclusive_launch(given, job), _read_runs(options, 1)
-        return comparisons.measure_sensitivity(job, one, runs, warn, tell)
     if options.pair is not None:
-        others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
+        others, runs = comparisons.find_others(options.pair), options.runs or comparisons.RUNS
         one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
         return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
-    read = partial(_read_exclusive_launch, given, job)
-    return comparisons.measure_use(job, read, _read_runs(options, 1), warn, tell)
+    read, runs = partial(_read_exclusive_launch, given, job), options.runs or 1
+    if options.sensitivity:
+        return comparisons.measure_sensitivity(job, read(), runs, warn, tell)
+    return comparisons.measure_use(job, read, runs, warn, tell)
 
 
 def _check_launch_options(options: Namespace, given: Given) -> None:
@@ -175,6 +197,11 @@ def _check_launch_options(options: Namespace, given: Given) -> None:
     is_compared = options.sensitivity or options.pair is not None
     if is_compared and _is_on(given, "wait"):
         raise UsageError("--wait: runs are compared on GPUs that are free now")
+    if options.slice is not None and options.iterations_from is None:
+        raise UsageError(
+            "--slice: only a job that tells of its progress can be cut",
+            "add --iterations-from REGEX",
+        )
 
 
 def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -194,74 +221,19 @@ def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _is_on(given: Given, name: str) -> bool:
-    """Return whether a switch of a launch is set on this command line."""
     return name in given and given[name][1] != "false"
 
 
-def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
+def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
-    from gpulaunch.containers.engines import module_of, runs_containers
-    from gpulaunch.launch.read_launch import read_launch
-
     options = Options({**given, "share": ("--exclusive", "false")}, os.environ)
     name, warn = options.name, tell_of(options)
     if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(options, job.command, name=name, warn=warn)
     if module_of(job.command[0]).endswith("docker"):
-        from gpulaunch.containers.docker.line import read_line
-        from gpulaunch.launch.docker_run import first_launch
-
         return first_launch(options, read_line(job.command), Warner(options))
-    from gpulaunch.containers.podman.command import read_command
-    from gpulaunch.launch.podman_run import read_podman_launch
-
     found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):
-        raise UsageError(
-            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "
-            "measure"
-        )
+        what = f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here"
+        raise UsageError(f"{what}, so there is nothing to measure")
     return found
-
-
-def _read_runs(options: Namespace, usual: int) -> int:
-    text = options.runs
-    if text is None:
-        return usual
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_RUNS:
-        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {MOST_RUNS}")
-    return int(text)
-
-
-def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
-    """Return the pattern of progress and the seconds of it that are enough.
-
-    Without a pattern all of the job runs.
-    """
-    from gpulaunch.files.units import parse_duration
-
-    text = options.iterations_from
-    if text is None and options.slice is not None:
-        raise UsageError(
-            "--slice: only a job that tells of its progress can be cut",
-            "add --iterations-from REGEX",
-        )
-    if text is None:
-        return None, 0.0
-    try:
-        progress = re.compile(text.encode("utf-8", "surrogateescape"))
-    except re.error as problem:
-        raise UsageError(
-            f"--iterations-from: {quoted(text)} is no regular expression: {problem}"
-        ) from None
-    if progress.groups != 1:
-        raise UsageError(
-            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
-            "number"
-        )
-    if options.slice is None:
-        return progress, SLICE_S
-    try:
-        return progress, parse_duration(options.slice)
-    except UsageError as problem:
-        raise UsageError(f"--slice: {problem.message}") from None

@@ -196,9 +196,6 @@ class Grid:
                     yield line.append(cell.__rich__())
 
 
-make_table = Grid  # as other files call it yet
-
-
 def cut(text: str, style: str = "") -> Text:
     """Return a cell of the last column: one line, cut where the terminal ends."""
     return Text(printable(text), style, no_wrap=True, overflow="ellipsis")

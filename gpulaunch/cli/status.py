@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import draw
 from gpulaunch.cli.status_table import gpu_places, gpus_view, status_table
 from gpulaunch.containers.life import Standing
@@ -31,7 +31,6 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, iso, parse_time, user_name
 from gpulaunch.records import as_dict
 from gpulaunch.sharing.membership import paces
-from gpulaunch.show import Document
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from os.path import commonprefix
 
+from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import Grid, Parts, Text, cut
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
@@ -21,7 +22,6 @@ from gpulaunch.machine.gpu import format_cpuset, gpu_names, names_in_order
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import parse_time
-from gpulaunch.show import Document
 
 GpuPlace = tuple[str, tuple[int, ...]]
 """GPUs that are near each other: a title, "" if the machine has no parts, and their indices."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
+from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import LiveScreen, Text
 from gpulaunch.cli.status import StatusReader, of_user
 from gpulaunch.cli.status_table import (
@@ -36,7 +37,6 @@ from gpulaunch.cli.status_table import (
 from gpulaunch.errors import printable
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
-from gpulaunch.show import Document
 
 if TYPE_CHECKING:
     from gpulaunch.cli.screen import Line

@@ -1,44 +1,96 @@
-"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links."""
+"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links.
+
+Rich is not used: importing it takes longer than everything else that this does. Colour adds to the
+words and never replaces them.
+"""
 
 import os
+import re
 import shutil
-import signal
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import TextWrapper
 
-from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, say, warn
-from gpulaunch.errors import UsageError
-from gpulaunch.files.data_files import make_own
-from gpulaunch.files.document import read_document
-from gpulaunch.files.write import check_writable, document_text, write_text
+from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.output import Document, print_json, warn
+from gpulaunch.errors import UsageError, counted, printable
+from gpulaunch.files.units import format_size
+from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import read_shown, shown_machine
-from gpulaunch.machine.catalog import load_text_machine, own_machine_file
+from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.gpu import format_cpuset
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.levels import Level, machine_tree
+from gpulaunch.machine.link import Link, PathType
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
+from gpulaunch.machine.write_description import machine_document
+from gpulaunch.process.system import user_name
 from gpulaunch.records import as_dict
-from gpulaunch.show import Document
+
+_Classes = Mapping[tuple[str, float], int]  # (name, GB/s) of a link -> number of such links
+
+_MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
+_MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
+_MOST_SOCKETS = 8  # sockets with a line each
+
+_BOLD, _DIM = "1", "2"  # terminal escape codes (SGR), as the next
+_SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+_MEANINGS: dict[PathType, str] = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "through a host bridge",
+    "NODE": "between host bridges of a NUMA node",
+    "SYS": "between NUMA nodes",
+    "NET": "over the network",
+}
+_TOGETHER: dict[PathType, str] = {
+    "PIX": " on one PCIe switch",
+    "PXB": " below one tree of PCIe switches",
+    "PHB": " on one host bridge",
+    "NODE": " on host bridges of their own",
+    "SYS": "",
+}
+_STATES = {  # state of a GPU in `gpulaunch status --json`: fill colour and meaning
+    "free": ("#e3f4e6", "free"),
+    "leased": ("#dbe8fd", "leased"),
+    "shared": ("#ece3f8", "leased and shared"),
+    "outside": ("#fde4e1", "in use outside gpulaunch"),
+    "drained": ("#e6e8eb", "drained"),
+    "barred": ("#fbe3b8", "barred by a fault"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Show one machine."""
     options = make_parser().parse_args(arguments)
-    _check_options(options.__dict__)
+    _check_options(options)
     if options.measure:
-        return _measure(options.output, as_json=options.json)
-    if options.svg is not None and options.text is None:
-        return _write_picture(options.topology, options.svg)
-    topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
-    if options.svg is not None:
-        from gpulaunch.show.topology.svg import topology_svg
+        from gpulaunch.cli.topo_measure import measure_links  # late: with the Python API
 
-        write_text(options.svg, topology_svg(topology))
+        return measure_links(options.output, as_json=options.json)
+    states: Mapping[int, tuple[str, str]] = {}
+    if options.text == "-":
+        called = None if options.output == "-" else options.output
+        topology = load_text_machine("/dev/stdin", called, options.gpu_model)
+    elif options.text is not None:
+        topology = load_text_machine(options.text, gpu_model=options.gpu_model)
+    elif options.dot is not None:
+        topology, states = _used_machine(options.topology)
+    else:
+        topology = shown_machine(options.topology, warn).topology
+    if options.dot is not None:
+        write_text(options.dot, topology_dot(topology, states))
     elif options.json:
         print_json(topology_document(topology))
     elif options.output or options.text:
-        _write_machine(topology, options.output)
+        write_text(options.output or "-", document_text(machine_document(topology)))
     else:
-        _print_topology(topology)
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if on_terminal else None
+        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        print("\n".join(topology_lines(topology, colour=colour, width=width)))
     return 0
 
 
@@ -59,7 +111,7 @@ def make_parser() -> Parser:
     )
     add_json(parser)
     parser.add_argument(
-        "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
+        "--dot", metavar="FILE", help="write a graph for Graphviz, with what is leased in colour"
     )
     parser.add_argument(
         "-o",
@@ -73,79 +125,32 @@ def make_parser() -> Parser:
     return parser
 
 
-def _check_options(given: dict[str, object]) -> None:
-    """Check that at most one form of output and one machine are given.
-
-    Raises:
-        UsageError: there are several.
-    """
-    forms = [
-        f"--{name.replace('_', '-')}"
-        for name in ("json", "svg", "measure")
-        if given[name] not in (None, False)
-    ]
-    if "--measure" in forms and "--json" in forms:
-        forms.remove("--json")
-    if given["output"] is not None and forms != ["--measure"]:
+def _check_options(options: Namespace) -> None:
+    """Check that at most one form of output and one machine are given."""
+    asked = {
+        "--json": options.json and not options.measure,  # which can print its figures as JSON
+        "--dot": options.dot is not None,
+        "--measure": options.measure,
+    }
+    forms = [flag for flag, is_given in asked.items() if is_given]
+    if options.output is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "svg", "text", "gpu_model"):
-        if given[name] == "":
-            shown = "import" if name == "text" else name.replace("_", "-")
-            raise UsageError(f"--{shown} has an empty value")
+    for flag, value in {
+        "--output": options.output,
+        "--dot": options.dot,
+        "--import": options.text,
+        "--gpu-model": options.gpu_model,
+    }.items():
+        if value == "":
+            raise UsageError(f"{flag} has an empty value")
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
-    if given["text"] is not None and given["topology"] is not None:
+    if options.text is not None and options.topology is not None:
         raise UsageError("--import and --topology are given: each names the machine")
-    if given["gpu_model"] is not None and given["text"] is None:
+    if options.gpu_model is not None and options.text is None:
         raise UsageError("--gpu-model goes with --import")
-    if given["measure"] and (given["text"] is not None or given["topology"] is not None):
+    if options.measure and (options.text is not None or options.topology is not None):
         raise UsageError("--measure is about this machine, but another one is named")
-
-
-def _write_picture(name: str | None, path: str) -> int:
-    """Draw the machine, and the users of its GPUs."""
-    from gpulaunch.cli.status import status_document
-    from gpulaunch.process.system import user_name
-    from gpulaunch.show.topology.svg import GpuState, topology_svg
-
-    shown, table = read_shown(name, warn)
-    machine = shown.machine
-    seen = table.peek(problems=[]).of(machine)
-    document = status_document(
-        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
-    )
-    users = {lease["id"]: lease["user"] for lease in document["leases"]}
-    states = {}
-    for gpu in document["gpus"]:
-        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
-        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
-    write_text(path, topology_svg(machine.topology, states))
-    return 0
-
-
-def _find_machine(
-    name: str | None, text: str | None, output: str | None, gpu_model: str | None
-) -> Topology:
-    if text is None:
-        return shown_machine(name, warn).topology
-    if text != "-":
-        return load_text_machine(text, gpu_model=gpu_model)
-    return load_text_machine("/dev/stdin", None if output == "-" else output, gpu_model)
-
-
-def _write_machine(topology: Topology, path: str | None) -> None:
-    from gpulaunch.machine.write_description import machine_document
-
-    write_text(path or "-", document_text(machine_document(topology)))
-
-
-def _print_topology(topology: Topology) -> None:
-    from gpulaunch.show.topology.text import topology_lines
-
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print("\n".join(topology_lines(topology, colour=colour, width=width)))
 
 
 def topology_document(topology: Topology) -> Document:
@@ -192,63 +197,253 @@ def topology_document(topology: Topology) -> Document:
     }
 
 
-def _measure(path: str | None, *, as_json: bool) -> int:
-    """Measure this machine, write its machine file, and print every figure beside the models.
+def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]]]:
+    """Return a machine, and by index of a GPU its state and its users."""
+    from gpulaunch.cli.status import status_document  # late: for --dot only
+
+    shown, table = read_shown(name, warn)
+    machine = shown.machine
+    seen = table.peek(problems=[]).of(machine)
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
+    )
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = (gpu["state"], ", ".join(names))
+    return machine.topology, states
+
+
+def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]]) -> str:
+    """Return the machine as a graph in the language of Graphviz, with a cluster for each socket.
 
     Args:
-        path: path of the file; None for this user's own file of this machine.
-        as_json: whether to print a document instead of a table.
+        topology: the machine.
+        states: by the index of a GPU, its state in `gpulaunch status --json` and its users.
     """
-    from gpulaunch.cli.screen import draw
-    from gpulaunch.measure.link_fit import compare
-    from gpulaunch.measure.links import measure, measured_document
-    from gpulaunch.show.measurement import measurement_document, measurement_table
-
-    file = path or own_machine_file(os.uname().nodename)
-    if path is None:
-        make_own(os.path.dirname(file))
-    check_writable(file)
-    if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
-        raise UsageError(
-            f"{file} describes this machine, and measuring would replace it",
-            "-o names another file",
-        )
-    for number in _ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _raise_interrupted)
-    try:
-        topology, figures = measure(warn, _tell)
-    # By now the benchmark is ended, the lease released, and nothing is written.
-    except _Interrupted as interruption:
-        signal.signal(interruption.number, signal.SIG_DFL)
-        os.kill(os.getpid(), interruption.number)
-        raise
-    write_text(file, document_text(measured_document(topology, figures)))
-    comparisons = compare(topology, figures)
-    if as_json:
-        print_json(measurement_document(topology, comparisons))
-    else:
-        draw(measurement_table(comparisons), sys.stdout)
-        print(f"written to {file}; -o bandwidth_model=measured goes by it")
-    return 0
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    by_index = {gpu.index: gpu for gpu in topology.gpus}
+    lines = [
+        f"graph {_quoted(topology.name)} {{",
+        f"  label={_quoted(_title(topology))}",
+        "  layout=fdp; K=3",  # of Graphviz's layouts the one for clusters that all are linked
+        '  node [shape=box, style="rounded,filled", fillcolor=white]',
+    ]
+    tree = machine_tree(topology)
+    for number, socket in enumerate(tree.sockets):
+        name = "" if socket.path == "SYS" else _socket_name(socket)
+        node = f"node {socket.node}" if tree.kind == "network" else ""
+        label = ", ".join(filter(None, (node, name)))
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(label)}"]
+        for index in socket.gpus:
+            gpu = by_index[index]
+            words = [f"GPU {gpu.name}", gpu.model]
+            if gpu.numa_node is not None:
+                words.append(f"NUMA {gpu.numa_node}")
+            colour = ""
+            if index in states:
+                state, users = states[index]
+                fill, meaning = _STATES[state]
+                words.append(f"{meaning}: {users}" if users else meaning)
+                colour = f', fillcolor="{fill}"'
+            lines.append(f"    {index} [label={_quoted(*words)}{colour}]")
+        lines.append("  }")
+    for link in topology.links:
+        label = _quoted(_link_name(link), f"{link.bandwidth_gb_per_s:.4g} GB/s")
+        style = "color=gray"
+        if link.nvlink_count:
+            style = f"color=darkgreen, penwidth={min(link.nvlink_count, 4)}"
+        lines.append(f"  {link.a} -- {link.b} [label={label}, {style}]")
+    return "\n".join([*lines, "}\n"])
 
 
-class _Interrupted(BaseException):
-    """A signal asks for an end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _raise_interrupted(number: int, _frame: object) -> None:
-    for other in _ENDING:  # one is enough, and its handling must not be disturbed
-        signal.signal(other, signal.SIG_IGN)
-    raise _Interrupted(number)
+def _quoted(*lines: str) -> str:
+    """Return lines of text as one string of Graphviz, in which a backslash begins an escape."""
+    escaped = [printable(line).replace("\\", r"\\").replace('"', r"\"") for line in lines]
+    return '"' + r"\n".join(escaped) + '"'
 
 
-def _tell(text: str) -> None:
-    if sys.stderr is not None and sys.stderr.isatty():
-        say("info", text)
+def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
+    """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
+
+    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
+    is that of the first.
+
+    Args:
+        topology: the machine.
+        colour: whether to mark links by their bandwidth with terminal escape codes.
+        width: columns to keep to where possible; None for no limit.
+    """
+    found, links = cards(topology), card_links(topology)
+    counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
+    classes = dict(sorted(counts.items(), key=lambda item: (-item[0][1], item[0][0])))
+    shades: dict[float, str] = {}
+    for _, bandwidth in classes:
+        shades.setdefault(bandwidth, _SHADES[min(len(shades), len(_SHADES) - 1)])
+    head, in_cells = _summary_lines(len(found), classes, shades), False
+    for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
+        if len(found) <= most:
+            matrix = _matrix_lines(found, links, shades, wide=wide)
+            if width is None or len(_ESCAPES.sub("", matrix[0])) <= width:
+                head, in_cells = matrix, wide
+    lines = [_marked(_title(topology), _BOLD), *head]
+    tree = [*_tree_lines(machine_tree(topology)), *_fabric_lines(found)]
+    if tree:
+        lines += ["", *tree]
+    lines.append("")
+    foot = [f"source: {printable(topology.source)}"]
+    if classes:
+        foot.insert(0, _legend(classes, {link.path for link in links.values()}, in_cells=in_cells))
+    at_blanks = TextWrapper(width or sys.maxsize, break_long_words=False, break_on_hyphens=False)
+    for text in foot:
+        lines += [_marked(line, _DIM) for line in at_blanks.wrap(text)]
+    return lines if colour else [_ESCAPES.sub("", line) for line in lines]
+
+
+def _marked(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _link_name(link: Link) -> str:
+    """Return the name of a link: "NV2" for two NVLinks, or the PCIe path."""
+    return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
+
+
+def _title(topology: Topology) -> str:
+    """Return a machine's name and GPUs, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
+    found = cards(topology)
+    what = f"{len(found)} GPUs"
+    if not several_models(found):
+        what = f"{len(found)} x {printable(found[0].model)}"
+        sizes = {card.memory_bytes for card in found} - {0}
+        if len(sizes) == 1:
+            what += f", {format_size(sizes.pop())}"
+    split = sum(bool(card.instances) for card in found)
+    if split:
+        what += f", {'' if split == len(found) else f'{split} of them '}in MIG mode"
+    nodes = len(machines(topology))
+    if nodes > 1:
+        what += f", on {nodes} nodes"
+    return f"{printable(topology.name)}: {what}"
+
+
+def _matrix_lines(
+    found: Sequence[Card],
+    links: Mapping[tuple[int, int], Link],
+    shades: Mapping[float, str],
+    *,
+    wide: bool,
+) -> list[str]:
+    """Return a row for each card, and below it one for each of its MIG instances."""
+    texts = {}
+    for pair, link in links.items():
+        texts[pair] = _link_name(link)
+        if wide:
+            texts[pair] += f" {link.bandwidth_gb_per_s:.3g}"
+    cells = max(map(len, texts.values()), default=1)
+    gap = "  " if wide else " "
+    mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
+    head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
+    head += ["node"] * several + ["NUMA"] + ["model"] * mixed
+    lines = [_marked(gap.join(head), _BOLD)]
+    for card in found:
+        row = [f"{card.index:>3}"]
+        for other in found:
+            pair = min(card.index, other.index), max(card.index, other.index)
+            shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else _DIM
+            row.append(_marked(texts.get(pair, "X").ljust(cells), shade))
+        if several:
+            row.append(f"{card.gpu.node:<4}")
+        row.append("?" if card.gpu.numa_node is None else str(card.gpu.numa_node))
+        if mixed:
+            size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
+            row[-1] = f"{row[-1]:<4}"
+            row.append(f"{printable(card.model)}{size}")
+        lines.append(gap.join(row))
+        for gpu in card.instances:
+            profile = printable(gpu.mig.profile) if gpu.mig else ""
+            lines.append(f"{gpu.name:>5} MIG {profile}, {format_size(gpu.memory_bytes)}")
+    return lines
+
+
+def _summary_lines(count: int, classes: _Classes, shades: Mapping[float, str]) -> list[str]:
+    """Return how many pairs have which link, in place of a matrix too large to read."""
+    lines = [f"{count} GPUs; of {sum(classes.values())} pairs"]
+    for (name, bandwidth), pairs in classes.items():
+        text = _marked(f"{name} {bandwidth:.3g} GB/s", shades[bandwidth])
+        if len(classes) == 1:
+            return [f"{count} GPUs, every two of them joined by {text}"]
+        lines.append(f"{pairs:>6} have {text}")
+    return lines
+
+
+def _legend(classes: _Classes, paths: set[PathType], *, in_cells: bool) -> str:
+    """Return the meaning of the names, and the bandwidths if they are not in the matrix."""
+    meanings = ["NV# = so many NVLinks"] if "NVL" in paths else []
+    meanings += [f"{path} = {text}" for path, text in _MEANINGS.items() if path in paths]
+    figures = "links with GB/s per direction"
+    if not in_cells:
+        carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
+        figures = f"GB/s per direction: {carried}"
+    return f"{figures}; {', '.join(meanings)}"
+
+
+def _tree_lines(tree: Level) -> list[str]:
+    """Return the sockets and levels of a machine, or of the first of several."""
+    if tree.kind == "network":
+        first = tree.children[0]
+        name = f"node {first.node}, the first of {len(tree.children)}: {_gpus_text(first.cards)}"
+        return [name, *(f"  {line}" for line in _tree_lines(first))]
+    sockets = tree.sockets
+    if sockets[0].path == "SYS":  # nothing is known about the sockets
+        return []
+    lines = []
+    if len(sockets) > _MOST_SOCKETS:
+        lines.append(f"the first of {len(sockets)} sockets:")
+        sockets = sockets[:1]
+    for socket in sockets:
+        name = _socket_name(socket)
+        if any(child.is_branch for child in socket.children):
+            lines += [name, *_branch_lines(socket)]
+        else:
+            together = _TOGETHER[socket.path] if socket.is_branch else ""
+            lines.append(f"{name}: {_gpus_text(socket.cards)}{together}")
+    return lines
+
+
+def _socket_name(level: Level) -> str:
+    """Return a socket's name, such as "NUMA 0 (CPUs 0-19,40-59)", or "socket" if unknown."""
+    cpus = format_cpuset(level.cpuset)
+    name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
+    return f"{name} (CPUs {cpus})" if cpus else name
+
+
+def _branch_lines(level: Level) -> Iterator[str]:
+    """Yield the levels below a level, drawn as a tree."""
+    for child in level.children:
+        corner, side = ("└─", "  ") if child is level.children[-1] else ("├─", "│ ")
+        kind = f"{child.kind}: " if child.is_branch else ""
+        yield f"{corner} {kind}{_gpus_text(child.cards)}"
+        if any(below.is_branch for below in child.children):
+            for line in _branch_lines(child):
+                yield f"{side} {line}"
+
+
+def _fabric_lines(found: Sequence[Card]) -> list[str]:
+    """Return how many NVLinks lead from the cards to NVSwitches and to CPUs."""
+    lines = []
+    for where, field in (("into NVSwitch", "nvswitch_links"), ("to its CPU", "cpu_nvlinks")):
+        counts: dict[int, list[int]] = {}
+        for card in found:
+            counts.setdefault(getattr(card.gpu, field), []).append(card.index)
+        for count, indices in counts.items():
+            if count:
+                whose = "each GPU" if len(counts) == 1 else _gpus_text(indices)
+                lines.append(f"{whose}: {counted(count, 'NVLink')} {where}")
+    return lines
+
+
+def _gpus_text(indices: Sequence[int]) -> str:
+    if len(indices) > 2:
+        return f"GPUs {format_cpuset(frozenset(indices))}"
+    return f"GPU{'s' * (len(indices) > 1)} {','.join(map(str, sorted(indices)))}"

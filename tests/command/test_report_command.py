@@ -9,8 +9,8 @@ import pytest
 from conftest import Launcher, complaint
 
 import gpulaunch
+from gpulaunch.cli.simulate import INDEX
 from gpulaunch.files.write import document_text
-from gpulaunch.show.report import INDEX
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """`gpulaunch topo`: every form of output, to every kind of place, from every kind of source."""
 
 import json
+import os
+import pwd
+import re
 import stat
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pexpect
 import pytest
@@ -76,20 +78,20 @@ def test_sockets_of_a_text(launcher: Launcher, tmp_path: Path) -> None:
 # Outputs
 
 
-def test_svg(launcher: Launcher, tmp_path: Path) -> None:
-    """--svg draws the machine, with the GPUs that are leased."""
-    picture = tmp_path / "dgx1.svg"
+def test_dot(launcher: Launcher, tmp_path: Path) -> None:
+    """--dot writes a graph of the machine, with the GPUs that are leased and who has them."""
+    graph = tmp_path / "dgx1.dot"
     hold = ("--only", "2", "--", "sh", "-c", "echo held; read line")
     with launcher.start(*DGX, *hold, stdin=subprocess.PIPE) as job:
         job.stdout.readline()
-        assert topo(launcher, *DGX, "--svg", str(picture)) == (0, "", "")
+        assert topo(launcher, *DGX, "--dot", str(graph)) == (0, "", "")
         job.communicate("")
-    groups = ET.parse(picture).iter("{http://www.w3.org/2000/svg}g")
-    states = [group.get("class") for group in groups if group.get("data-gpu")]
-    assert states == ["gpu free"] * 2 + ["gpu leased"] + ["gpu free"] * 5
+    states = re.findall(r"\\nNUMA [01]\\n(\w+)(: \S+)?\", fillcolor=", graph.read_text())
+    me = f": {pwd.getpwuid(os.geteuid()).pw_name}"
+    assert states == [("free", "")] * 2 + [("leased", me)] + [("free", "")] * 5
 
 
-@pytest.mark.parametrize(("option", "begin"), [("--svg", "<svg"), ("-o", "name = ")])
+@pytest.mark.parametrize(("option", "begin"), [("--dot", "graph "), ("-o", "name = ")])
 def test_places_of_output(launcher: Launcher, tmp_path: Path, option: str, begin: str) -> None:
     """A single dash is stdout.
 
@@ -125,11 +127,11 @@ def test_file_that_is_there(launcher: Launcher, tmp_path: Path) -> None:
 def test_options_that_contradict(launcher: Launcher) -> None:
     """Options that do not go together are named."""
     for options, line in {
-        ("--json", "--svg", "x"): "--json and --svg are given: one of them is enough",
-        ("-o", "x", "--svg", "y"): "--svg and -o are given: one of them is enough",
+        ("--json", "--dot", "x"): "--json and --dot are given: one of them is enough",
+        ("-o", "x", "--dot", "y"): "--dot and -o are given: one of them is enough",
         ("--import", "x", *SUMMIT): "--import and --topology are given: each names the machine",
         ("--gpu-model", "B200"): "--gpu-model goes with --import",
-        ("--svg", ""): "--svg has an empty value",
+        ("--dot", ""): "--dot has an empty value",
     }.items():
         assert topo(launcher, *options) == (2, "", complaint(line))
 

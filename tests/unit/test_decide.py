@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from values import box, cases, lease, machine, request, ticket, uuids
 
+from gpulaunch.cli.explain import explanation_table
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State
 from gpulaunch.decide.explain import explain
@@ -13,7 +14,6 @@ from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.records import replace
-from gpulaunch.show.decision_table import explanation_table
 
 ALL = tuple(range(8))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 from values import cases
 
+from gpulaunch.cli.profile_scan import nccl_document, nccl_lines
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import (
     LoggedTraffic,
@@ -14,7 +15,6 @@ from gpulaunch.measure.logs.nccl_log import (
     communication,
     read_nccl_log,
 )
-from gpulaunch.show.scan import nccl_document, nccl_lines
 
 FLOAT = 7
 MB = 1_000_000

@@ -1,11 +1,12 @@
-"""Topologies of many machines: what a network says, levels, distances, pictures and way back."""
+"""Topologies of many machines: what a network says, levels, distances, graphs and way back."""
 
+import re
 from itertools import product
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
+from gpulaunch.cli.topo import topology_dot, topology_lines
 from gpulaunch.errors import FieldError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import Level, machine_tree
@@ -13,8 +14,6 @@ from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
-from gpulaunch.show.topology.svg import topology_svg
-from gpulaunch.show.topology.text import topology_lines
 
 CLUSTER = load_described_machine("minsky-cluster")[0]
 
@@ -184,27 +183,15 @@ def test_text_of_a_cluster() -> None:
     assert lines[4:7] == ["   160 have NET 1.25 GB/s", "", "node 0, the first of 5: GPUs 0-3"]
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def frame(element: ET.Element) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of the box in a group."""
-    names = ("x", "y", "width", "height")
-    left, top, width, height = (float(element.find(f"{SVG}rect").get(name)) for name in names)
-    return left, top, left + width, top + height
-
-
-def test_picture_of_several_machines() -> None:
-    """Each machine has a frame with its name and all its GPUs inside, and frames keep apart."""
+def test_graph_of_several_machines() -> None:
+    """The clusters of sockets say which machine they are in, and each has its own GPUs inside."""
     topology = built(2, **SPLIT)
-    groups = [*ET.fromstring(topology_svg(topology)).iter(f"{SVG}g")]
-    nodes = [group for group in groups if "node" in group.get("class", "").split()]
-    assert [group.find(f"{SVG}text").text for group in nodes] == ["node 0", "node 1"]
-    frames = [*map(frame, nodes)]
-    assert frames[0][3] < frames[1][1]
-    homes = {str(gpu.index): frames[gpu.node] for gpu in topology.gpus}
-    for group in groups:
-        if home := homes.get(group.get("data-gpu", "")):
-            box = frame(group)
-            assert home[0] < box[0] < box[2] < home[2]
-            assert home[1] < box[1] < box[3] < home[3]
+    inside: dict[int, str] = {}
+    for line in topology_dot(topology, {}).splitlines():
+        if line.startswith("    label="):
+            label = line
+        elif match := re.match(r"    (\d+) \[", line):
+            inside[int(match[1])] = label
+    for gpu in topology.gpus:
+        assert f'"node {gpu.node}' in inside.pop(gpu.index)
+    assert inside == {}

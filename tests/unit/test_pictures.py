@@ -1,22 +1,17 @@
-"""Machines as text and as SVG: what is in them, and that nothing is drawn over another."""
+"""Machines as text and as graphs for Graphviz: what is in them."""
 
 import re
-from itertools import combinations
-from xml.etree import ElementTree as ET
 
 import pytest
 
+from gpulaunch.cli.topo import topology_dot, topology_lines
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
-from gpulaunch.show.topology.svg import GpuState, topology_svg
-from gpulaunch.show.topology.text import topology_lines
 
 HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def machine(name: str, count: int, wire, *, split: int = 0, **facts) -> Topology:
@@ -106,165 +101,96 @@ def test_models_that_differ():
     assert found == ["A100, 80 GiB", "Tesla T4, 15 GiB"]
 
 
-# SVG
+# Graphviz
+
+STRING = r'"(?:[^"\\]|\\.)*"'
+ATTRIBUTES = rf"\[\w+=(?:{STRING}|\w+)(?:, \w+=(?:{STRING}|\w+))*\]"
+STATEMENTS = {  # of what we write; a string is a whole one, so that no name can end it
+    "begin": rf"graph {STRING} {{",
+    "label": rf" *label={STRING}",
+    "layout": r" *layout=fdp; K=3",
+    "style": rf" *node {ATTRIBUTES}",
+    "cluster": r" *subgraph cluster_\d+ {",
+    "gpu": rf" *(\d+) \[label=({STRING})(?:, fillcolor=({STRING}))?\]",
+    "edge": rf" *(\d+) -- (\d+) \[label=({STRING}), color=(\w+)(?:, penwidth=\d)?\]",
+    "end": r" *}",
+}
 
 
-def picture(topology: Topology, states=None) -> ET.Element:
-    return ET.fromstring(topology_svg(topology, states))
+def dot(topology: Topology, states=None) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each statement of a graph, which is a line, by its kind and with its parts."""
+    found = []
+    for line in topology_dot(topology, states or {}).splitlines():
+        (one,) = [
+            (kind, match.groups())
+            for kind, rule in STATEMENTS.items()
+            if (match := re.fullmatch(rule, line))
+        ]
+        found.append(one)
+    return found
 
 
-def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
-    return [element for element in svg.iter() if name in element.get("class", "").split()]
-
-
-def frame(element: ET.Element) -> tuple[float, ...]:
-    """Return left, top, right, bottom of a box."""
-    left, top, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
-    return left, top, left + width, top + height
-
-
-def gpu_frames(svg: ET.Element) -> list[tuple[float, ...]]:
-    return [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "gpu")]
-
-
-def card_frames(svg: ET.Element) -> list[tuple[float, ...]]:
-    """Return the boxes of cards; an instance lies within its card's."""
-    cards = [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "card")]
-    return cards + [box for box in gpu_frames(svg) if not any(inside(box, card) for card in cards)]
-
-
-def inside(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return other[0] <= box[0] and other[1] <= box[1] and box[2] <= other[2] and box[3] <= other[3]
-
-
-def points(path: str) -> list[tuple[float, float]]:
-    """Return points on one of our curves: straight to the right, or one cubic Bezier curve."""
-    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
-    if "L" in path:
-        (x, y, end, _) = numbers
-        return [(x + (end - x) * i / 50, y) for i in range(51)]
-    p = [complex(*numbers[i : i + 2]) for i in range(0, 8, 2)]
-    weights = [
-        ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
-        for t in (i / 200 for i in range(201))
-    ]
-    curve = [sum(w * z for w, z in zip(four, p, strict=True)) for four in weights]
-    return [(z.real, z.imag) for z in curve]
+def of_kind(graph: list[tuple[str, tuple[str, ...]]], kind: str) -> list[tuple[str, ...]]:
+    return [parts for name, parts in graph if name == kind]
 
 
 @EVERY
-def test_every_picture(topology):
-    """A picture has a named box for each GPU, and a line for each two cards with NVLinks.
+def test_every_graph(topology):
+    """A graph is well formed, with each GPU once, each link once and a cluster for each socket.
 
-    So has each GPU with some into a switch. The picture is well formed, has a ground of its own,
-    and neither scripts, styles, images nor addresses.
+    Drivers and files supply names, of which none ends its string or brings in a control character.
     """
-    svg = picture(topology)
-    boxes = of_class(svg, "gpu")
-    assert sorted(int(box.get("data-gpu")) for box in boxes) == [gpu.index for gpu in topology.gpus]
-    said = {int(box.get("data-gpu")): "".join(box.find(f"{SVG}text").itertext()) for box in boxes}
-    assert all(gpu.name in said[gpu.index] for gpu in topology.gpus)
-    card = {gpu.index: gpu.card for gpu in topology.gpus}
-    direct, switched = set(), set()
-    for link in topology.links:
-        ends = card[link.a], card[link.b]
-        if link.kind == "nvlink":
-            direct.add(tuple(sorted(ends)))
-        elif link.kind == "nvswitch":
-            switched |= {*ends}
-    pairs = [tuple(map(int, line.get("data-pair").split("-"))) for line in of_class(svg, "nvlink")]
-    assert sorted(pairs) == sorted(direct)
-    assert len(of_class(svg, "uplink")) == len(switched)
-    tags = {element.tag.removeprefix(SVG) for element in svg.iter()}
-    assert tags <= {"svg", "title", "g", "rect", "line", "path", "text"}
-    assert topology_svg(topology).count("http") == 1 + topology.source.count("http")
-    assert svg.find(f"{SVG}rect").get("fill") == "#ffffff"
-
-
-def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-@EVERY
-def test_nothing_lies_on_another(topology):
-    """Boxes and bars keep apart, no NVLink runs through a box, and all is within the picture."""
-    svg = picture(topology)
-    boxes = card_frames(svg)
-    groups = [group for name in ("cpu", "host-bridge", "switch") for group in of_class(svg, name)]
-    bars = [frame(group.find(f"{SVG}rect")) for group in groups]
-    assert [pair for pair in combinations(bars + boxes, 2) if overlap(*pair)] == []
-    _, _, width, height = map(float, svg.get("viewBox").split())
-    rects = [element for element in svg.iter(f"{SVG}rect") if element.get("x")]
-    assert [frame(rect) for rect in rects if not inside(frame(rect), (0, 0, width, height))] == []
-    for line in of_class(svg, "nvlink"):
-        for x, y in points(line.get("d")):
-            assert 0 < x < width
-            assert 0 < y < height
-            assert not any(a < x < c and b < y < d for a, b, c, d in boxes)
+    graph = dot(topology)
+    depth = 0
+    for kind, _ in graph:
+        depth += (kind in ("begin", "cluster")) - (kind == "end")
+        assert depth > 0 or (kind, graph[-1][0]) == ("end", "end")
+        assert (kind == "gpu") <= (depth == 2)
+    assert depth == 0
+    gpus = {int(index): label for index, label, _ in of_kind(graph, "gpu")}
+    assert sorted(gpus) == [gpu.index for gpu in topology.gpus]
+    assert len(of_kind(graph, "gpu")) == len(gpus)
+    for gpu in topology.gpus:
+        assert gpus[gpu.index].startswith(f'"GPU {gpu.name}\\n')
+        assert (f"NUMA {gpu.numa_node}" in gpus[gpu.index]) == (gpu.numa_node is not None)
+    edges = of_kind(graph, "edge")
+    assert [(int(a), int(b)) for a, b, *_ in edges] == [(link.a, link.b) for link in topology.links]
+    for link, (_, _, label, colour) in zip(topology.links, edges, strict=True):
+        name = f"NV{link.nvlink_count}" if link.nvlink_count else link.path
+        assert label == f'"{name}\\n{link.bandwidth_gb_per_s:.4g} GB/s"'
+        assert colour == ("darkgreen" if link.nvlink_count else "gray")
+    sockets = {(gpu.node, gpu.numa_node) for gpu in topology.gpus}
+    assert len(of_kind(graph, "cluster")) >= len(sockets)
 
 
 def test_state_of_a_gpu():
-    """A GPU's state is the class of its box, its label is in it, and the legend explains it."""
-    for kind in ("free", "leased", "shared", "outside", "drained"):
-        svg = picture(MACHINES["summit"], {2: GpuState(kind, "alice")})
-        (box,) = of_class(svg, kind)
-        words = [element.text for element in box.iter(f"{SVG}text")]
-        assert (box.get("data-gpu"), words) == ("2", ["GPU 2", "alice"])
-        fill = box.find(f"{SVG}rect").get("fill")
-        (legend,) = of_class(svg, "legend")
-        assert [rect.get("fill") for rect in legend.iter(f"{SVG}rect")] == [fill]
+    """A GPU has the colour of its state, and its users by name; one without a state is white."""
+    fills = set()
+    for kind in ("free", "leased", "shared", "outside", "drained", "barred"):
+        graph = dot(MACHINES["summit"], {2: (kind, "alice")})
+        boxes = of_kind(graph, "gpu")
+        assert [fill for index, _, fill in boxes if index != "2"] == [None] * 5
+        (label,) = [label for index, label, _ in boxes if index == "2"]
+        assert label.endswith(': alice"')
+        fills |= {fill for index, _, fill in boxes if index == "2"}
+    assert len(fills) == 6
 
 
 def test_hostile_names() -> None:
-    """Names of users and drivers are escaped: the document is well formed, without new elements."""
-    states = {
-        0: GpuState("leased", HOSTILE),
-        1: GpuState("leased", "</text><script>x</script>\x07"),
-    }
-    svg = picture(MACHINES["hostile"], states)
-    tags = {element.tag.removeprefix(SVG) for element in svg.iter()}
-    assert tags <= {"svg", "title", "g", "rect", "line", "text"}
-    assert "\\x1b" in svg.find(f"{SVG}title").text
+    """Quotes and backslashes in names of users and drivers stay in their strings."""
+    graph = dot(MACHINES["hostile"], {0: ("leased", HOSTILE), 1: ("leased", '\\"]; x [')})
+    labels = [label for _, label, _ in of_kind(graph, "gpu")]
+    assert r"a\"b<&>\\c\\x1b[31m" in labels[0]
+    assert labels[1].endswith(r'leased: \\\"]; x ["')
 
 
-def test_long_label_is_cut():
-    """A user's name that is too long for the box is cut there, and whole in the tooltip.
-
-    A MIG instance has a box and a label of its own.
-    """
-    name = "a-name-as-long-as-they-come"
-    (box,) = of_class(picture(MACHINES["summit"], {0: GpuState("leased", name)}), "leased")
-    assert box.findall(f"{SVG}text")[1].text.endswith("…")
-    assert f"leased ({name})" in box.find(f"{SVG}title").text
-    (box,) = of_class(picture(MACHINES["mig"], {101: GpuState("leased", "bob")}), "leased")
-    assert (box.get("data-gpu"), box.find(f"{SVG}text").text) == ("101", "0:1 bob")
-
-
-LONG = "A" * 300
-
-
-def test_word_longer_than_the_picture():
-    """A long single-word name ends in an ellipsis within the picture, and is whole in its title."""
-    topology = machine(LONG, 2, lambda *_: Wire("PIX"), split=1, model=LONG, source=LONG)
-    svg = picture(topology)
-    _, _, width, _ = map(float, svg.get("viewBox").split())
-    lines = [element for element in svg.iter(f"{SVG}text") if element.get("text-anchor") == "start"]
-    assert all(float(line.get("x")) + len(line.text) * 5.6 <= width for line in lines)
-    assert any(line.text.endswith("…") for line in lines)
-    assert LONG in svg.find(f"{SVG}title").text
-
-
-def test_unequal_links_into_a_switch() -> None:
-    """A card with fewer NVLinks into the switch has its class's colour; the bar has no figure."""
-    document = {
-        "name": "uneven",
-        "source": "made up: eighteen links from three cards, six from the fourth",
-        "gpus": {"count": 4, "model": "H100", "compute_capability": "9.0"},
-        "nvlink": {"version": 4, "switch_links_per_gpu": [18, 18, 18, 6]},
-        "pcie": {"generation": 5, "width": 16},
-    }
-    svg = picture(described_topology(document, ""))
-    uplinks = [line.get("stroke") for line in of_class(svg, "uplink")]
-    assert (len(set(uplinks[:3])), uplinks[3] != uplinks[0]) == (1, True)
-    words = [text.text for text in svg.iter(f"{SVG}text")]
-    assert "NVSwitch: 6 or 18 NVLinks from each GPU" in words
+def test_clusters():
+    """A socket's label says its CPUs, and its machine where there are several."""
+    labels = [
+        name for name in topology_dot(MACHINES["minsky-cluster"], {}).splitlines() if "CPUs" in name
+    ]
+    assert labels[:2] == [
+        '    label="node 0, NUMA 0 (CPUs 0-63)"',
+        '    label="node 0, NUMA 1 (CPUs 64-127)"',
+    ]
+    assert len(labels) == 10

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulaunch.cli.plan import plan_document
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
@@ -17,7 +18,6 @@ from gpulaunch.sharing.caps import best_caps
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan, run_together
 from gpulaunch.sharing.speed import Capacity
-from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gpulaunch.cli.profile import amount, profile_text
 from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.keys import Resources
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.show.profile import amount, profile_text
 
 HERE = Path(__file__).parent
 FULL = HERE / "full_profile.toml"

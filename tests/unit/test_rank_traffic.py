@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import cases
 
-from gpulaunch.cli.cluster_map import read_traffic
+from gpulaunch.cli.cluster import read_traffic
 from gpulaunch.cluster.traffic import DEFAULT_VOLUMES, parallel_traffic, shape_traffic
 from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.errors import UsageError

@@ -9,11 +9,10 @@ from xml.etree import ElementTree as ET
 
 import gpulaunch
 from gpulaunch.batch.job_file import load_jobs
+from gpulaunch.cli.simulate import INDEX, lanes_of, replays_document, replays_rows, report_files
 from gpulaunch.files.write import document_text
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
-from gpulaunch.show.replay import replays_document, replays_rows
-from gpulaunch.show.report import INDEX, lanes_of, report_files
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace

@@ -1,0 +1,215 @@
+"""`gpulaunch profile scan`: read a job's source, or a log of it, and run nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulaunch.cli.arguments import Namespace, Parser, add_json
+from gpulaunch.cli.output import Document, print_json, say, warn
+from gpulaunch.cli.profile_measure import add_target, read_target
+from gpulaunch.errors import counted, printable
+from gpulaunch.files.document import log_lines, read_text
+from gpulaunch.measure.logs.activity import read_activity
+from gpulaunch.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
+from gpulaunch.measure.logs.nsight import read_ncu
+from gpulaunch.measure.run import rounded
+from gpulaunch.measure.update_profile import check_own, keep
+from gpulaunch.profiles.pattern import PATTERNS, is_whole
+from gpulaunch.profiles.profile_file import read_profile_file
+from gpulaunch.records import as_dict
+from gpulaunch.scan.sources import Scan, read_sources, scan_sources
+
+Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any]]
+"""What a file says: a document for --json, lines for people, sections of a profile."""
+
+_MOST_CSV_BYTES = 1 << 28
+_SENSITIVE = {True: "yes", False: "no", None: "unknown"}
+
+
+def make_scan_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch profile scan",
+        "Read a job's source, NCCL log or profiler's counters, and run nothing.",
+        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE | --activity FILE [--json] "
+        "[-o FILE]",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "path", metavar="PATH", nargs="?", help="source, a file or a folder: who talks to whom"
+    )
+    source.add_argument(
+        "--nccl-log",
+        metavar="FILE",
+        help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
+    )
+    source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
+    source.add_argument(
+        "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
+    )
+    add_target(parser)
+    add_json(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
+    return parser
+
+
+def scan(options: Namespace) -> None:
+    """Read a file, print the findings, and write those that belong into a profile."""
+    target = None
+    if options.output is not None or options.name is not None:
+        target = read_target(options)
+        check_own(target[0])
+    document, lines, sections = _read(options, target[0] if target else None)
+    for line in document.get("warnings", ()):
+        warn(line)
+    if options.json:
+        print_json(document)
+    else:
+        print("\n".join(lines))
+    if target is None:
+        return
+    path, name = target
+    for line in keep(path, name, sections, guessed=True):
+        warn(line)
+    if not sections:
+        warn(f"nothing for a profile was found, and nothing is written to {path}")
+    elif not options.quiet:
+        say("info", f"written to {path}")
+
+
+def _read(options: Namespace, profile: str | None) -> Findings:
+    if options.path is not None:
+        return _read_source(options.path)
+    if options.nccl_log is not None:
+        return _read_nccl_log(options.nccl_log)
+    if options.ncu is not None:
+        return _read_ncu(options.ncu)
+    return _read_activity(options.activity, profile)
+
+
+def _read_source(path: str) -> Findings:
+    found = scan_sources(*read_sources(path))
+    document = scan_document(found)
+    section = _communication_section(document, f"source scan of {path}")
+    return document, scan_lines(document), section
+
+
+def scan_document(found: Scan) -> Document:
+    """Return the document that `gpulaunch profile scan PATH --json` prints."""
+    return {
+        "calls": [
+            {"file": printable(use.file), "line": use.line, "api": use.api, "pattern": use.pattern}
+            for use in found.calls
+        ],
+        "pattern": found.pattern,
+        "sensitive": found.sensitive,
+        "confidence": found.confidence,
+        "reasons": [printable(reason) for reason in found.reasons],
+        "warnings": [printable(warning) for warning in found.warnings],
+        "files": found.files,
+    }
+
+
+def scan_lines(document: Document) -> list[str]:
+    """Return one line for each call, with its place as compilers write it, then the conclusion."""
+    calls = document["calls"]
+    places = [f"{call['file']}:{call['line']}" for call in calls]
+    width = max(map(len, places), default=0)
+    wide = max((len(call["api"]) for call in calls), default=0)
+    rows = []
+    for place, call in zip(places, calls, strict=True):
+        rows.append(f"{place:{width}}  {call['api']:{wide}}  {call['pattern']}")
+    count = counted(len(calls), "call") if calls else "no calls"
+    files = counted(document["files"], "file") if document["files"] else "no files"
+    return _with_conclusion(rows, document, f"{count} in {files}")
+
+
+def _read_nccl_log(path: str) -> Findings:
+    name = printable(path)
+    found = communication(read_nccl_log(log_lines(path)), name)
+    document = nccl_document(found)
+    more: dict[str, Any] = {}
+    if found.edges and is_whole(found.edges, found.ranks):
+        more["edges"] = [list(edge) for edge in found.edges]
+    section = _communication_section(document, f"NCCL log {name}", more)
+    return document, nccl_lines(document), section
+
+
+def nccl_document(found: LoggedTraffic) -> Document:
+    """Return the document of `gpulaunch profile scan --nccl-log FILE --json`."""
+    return as_dict(found) | {"calls": [as_dict(one) for one in found.calls]}
+
+
+def nccl_lines(document: Document) -> list[str]:
+    """Return lines on each function, who talks to whom, and the conclusion."""
+    rows = []
+    for call in document["calls"]:
+        size = f"{call['message_bytes'] / 1e6:.4g} MB on average"
+        rows.append(f"{call['api']}  {call['pattern']}  {call['calls']} calls  {size}")
+    if document["groups"]:
+        groups = (" ".join(map(str, group)) for group in document["groups"])
+        rows.append(f"communicators of ranks {', '.join(groups)}")
+    rows += [f"ranks {a} and {b}: {gb:.3g} GB" for a, b, gb in document["edges"]]
+    return _with_conclusion(rows, document, counted(document["ranks"], "rank"))
+
+
+def _with_conclusion(rows: Sequence[str], document: Document, of_what: str) -> list[str]:
+    """Return rows of evidence, and lines about the conclusion from all of it."""
+    return [
+        *rows,
+        *([""] if rows else []),
+        f"pattern:    {document['pattern']} ({of_what})",
+        f"sensitive:  {_SENSITIVE[document['sensitive']]}",
+        f"confidence: {document['confidence']}",
+        *(f"  {reason}" for reason in document["reasons"]),
+    ]
+
+
+def _communication_section(
+    document: Document, source: str, more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    section = {"confidence": document["confidence"], "source": source, **(more or {})}
+    # That nothing was found is no reason to place a job as if nothing communicated.
+    silent = document["pattern"] == "none" and document["confidence"] != "certain"
+    if document["pattern"] in PATTERNS and not silent:
+        section["pattern"] = document["pattern"]
+    if document["sensitive"] is not None and not silent:
+        section["bandwidth_sensitive"] = document["sensitive"]
+    # A section that says nothing but its source is not worth writing.
+    return {"communication": section} if len(section) > 2 else {}
+
+
+def _read_ncu(path: str) -> Findings:
+    name = printable(path)
+    figures = as_dict(read_ncu(read_text(path, _MOST_CSV_BYTES), name))
+    lines, section = [f"{figures['kernels']} kernels"], dict[str, Any]()
+    for key, value in figures.items():
+        if key != "kernels":
+            section[key] = value if isinstance(value, int) else rounded(value)
+            lines.append(f"{key.replace('_', ' ')}: {section[key]:.4g}")
+    section["source"] = f"Nsight Compute, {figures['kernels']} kernels, {name}"
+    return figures, lines, {"counters": section}
+
+
+def _read_activity(path: str, profile: str | None) -> Findings:
+    """Read SM and DRAM activity, beside what the profile that is to be written already says."""
+    found = read_activity(read_text(path, _MOST_CSV_BYTES), printable(path))
+    known = read_profile_file(profile).get("resources", {}) if profile is not None else {}
+    lines = [
+        f"{found.samples} samples",
+        f"SMs in use: {found.sm_percentage:.4g} %",
+        f"memory in use: {found.dram_percentage:.4g} %",
+    ]
+    section = {
+        **known,
+        "sm_utilization_percentage": rounded(found.sm_percentage),
+        "memory_bandwidth_utilization_percentage": rounded(found.dram_percentage),
+        "utilization": "share",
+        "source": "; ".join(filter(None, (known.get("source"), f"activity, {printable(path)}"))),
+    }
+    busy = found.busy_percentage
+    if busy is None and known.get("utilization") == "time-active":
+        busy = known.get("sm_utilization_percentage")
+    if busy is not None:
+        section["time_active_percentage"] = rounded(busy)
+        lines.append(f"time in which a kernel ran: {busy:.4g} %")
+    return as_dict(found), lines, {"resources": section}

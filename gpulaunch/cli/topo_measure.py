@@ -1,0 +1,108 @@
+"""`gpulaunch topo --measure`: measure this machine's links, beside what the models predict."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from gpulaunch.cli.output import print_json, rounded, say, warn
+from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
+from gpulaunch.errors import UsageError, counted
+from gpulaunch.files.data_files import make_own
+from gpulaunch.files.document import install_hint, read_document
+from gpulaunch.files.write import check_writable, document_text, write_text
+from gpulaunch.machine.catalog import own_machine_file
+from gpulaunch.measure.link_fit import Comparison, compare, model_errors, ring_text
+from gpulaunch.measure.links import measure, measured_document
+from gpulaunch.process.job import end_by
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
+
+
+def measure_links(path: str | None, *, as_json: bool) -> int:
+    """Measure this machine, write its machine file, and print every figure beside the models.
+
+    Args:
+        path: path of the file; None for this user's own file of this machine.
+        as_json: whether to print a document instead of a table.
+    """
+    file = path or own_machine_file(os.uname().nodename)
+    if path is None:
+        make_own(os.path.dirname(file))
+    check_writable(file)
+    if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
+        raise UsageError(
+            f"{file} describes this machine, and measuring would replace it",
+            "-o names another file",
+        )
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _raise_interrupted)
+    try:
+        topology, figures = measure(warn, _tell)
+    # By now the benchmark is ended, the lease released, and nothing is written.
+    except _Interrupted as interruption:
+        end_by(interruption.number)
+        raise
+    write_text(file, document_text(measured_document(topology, figures)))
+    comparisons = compare(topology, figures)
+    if not as_json:
+        _draw(comparisons)
+        print(f"written to {file}; -o bandwidth_model=measured goes by it")
+        return 0
+    measured = [
+        {
+            "gpus": list(entry.figure.gpus),
+            "links": list(entry.figure.ring),
+            "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
+            "cut_gb_per_s": rounded(entry.cut),
+            "mapa_gb_per_s": rounded(entry.mapa),
+            "refit_gb_per_s": rounded(entry.refit),
+        }
+        for entry in comparisons
+    ]
+    errors = model_errors(comparisons)
+    document = {"name": topology.name, "measured": measured}
+    print_json({**document, "root_mean_square_error_gb_per_s": errors})
+    return 0
+
+
+class _Interrupted(BaseException):
+    """A signal asks for an end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _raise_interrupted(number: int, _frame: object) -> None:
+    for other in _ENDING:  # one is enough, and its handling must not be disturbed
+        signal.signal(other, signal.SIG_IGN)
+    raise _Interrupted(number)
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        say("info", text)
+
+
+def _draw(comparisons: Sequence[Comparison]) -> None:
+    """Draw every measured set beside the models' figures, and the models' errors."""
+    columns = ("measured", "cut", "Eq. 2", "refit")
+    table = Grid("GPUs", *columns, "links of its best ring", right=columns)
+    for entry in comparisons:
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        gpus = ",".join(map(str, entry.figure.gpus))
+        table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
+    errors = []
+    for name, error in model_errors(comparisons).items():
+        if error is not None:
+            errors.append(f"{_MODELS[name]} {error:.3g}")
+    if comparisons[0].refit is None:
+        fit = f"without numpy Eq. 2 is not fitted to this machine: {install_hint('measure')}"
+    else:
+        sets = counted(len(comparisons), "set")
+        fit = f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}"
+    difference = f"root mean square difference: {', '.join(errors)}"
+    lines = [f"all-reduce bus bandwidth, GB/s; {difference}", fit]
+    draw(Parts(table, *(Text(line, "dim") for line in lines)), sys.stdout)

@@ -1,1 +1,0 @@
-"""A machine as text, as a picture and as JSON."""
