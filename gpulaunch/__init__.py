@@ -18,11 +18,11 @@ if TYPE_CHECKING:
         UsageError,
         WouldWaitError,
     )
+    from gpulaunch.lab.simulate.measures import Replay, ReplayedJob
+    from gpulaunch.lab.simulate.read_simulation import Trace
+    from gpulaunch.lab.simulate.simulator import Simulator, generate_trace
     from gpulaunch.placement.policies import Placement
     from gpulaunch.placement.problem import Scores
-    from gpulaunch.simulate.measures import Replay, ReplayedJob
-    from gpulaunch.simulate.read_simulation import Trace
-    from gpulaunch.simulate.simulator import Simulator, generate_trace
 
     __version__: str
 
@@ -53,14 +53,14 @@ _MODULES = {
     "AsyncAllocation": "api.allocate",
     "HeldLease": "api.held_lease",
     "Placement": "placement.policies",
-    "Replay": "simulate.measures",
-    "ReplayedJob": "simulate.measures",
+    "Replay": "lab.simulate.measures",
+    "ReplayedJob": "lab.simulate.measures",
     "Scores": "placement.problem",
-    "Simulator": "simulate.simulator",
-    "Trace": "simulate.read_simulation",
+    "Simulator": "lab.simulate.simulator",
+    "Trace": "lab.simulate.read_simulation",
     "aallocate": "api.allocate",
     "allocate": "api.allocate",
-    "generate_trace": "simulate.simulator",
+    "generate_trace": "lab.simulate.simulator",
     "docker": "api.docker_sdk",
     "run_container": "api.docker_sdk",
 }

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from math import log, sqrt
 from random import Random
 
+from gpulaunch.lab.simulate.generate import Row
 from gpulaunch.records import Record
-from gpulaunch.simulate.generate import Row
 
 
 class Mix(Record):

@@ -192,7 +192,9 @@ class Reporter(Warner):
         if launch.notify:
             self._listeners += notifiers_of(launch, launch.notify)
         if launch.recorded_in or options.record_to:
-            from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
+            from gpulaunch.lab.measure.recording import (
+                recorder_of,  # late: few launches are recorded
+            )
 
             is_asked = bool(options.given.keys() & {"record", "record_to"})
             recorder = recorder_of(launch, options.record_to, self.warn, is_asked=is_asked)

@@ -14,13 +14,13 @@ from gpulaunch.containers.engines import module_of, runs_containers
 from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.units import parse_duration
+from gpulaunch.lab.measure.launches import MeasuredJob
+from gpulaunch.lab.measure.update_profile import Outcome, check_own, keep
 from gpulaunch.launch.docker_run import first_launch
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import OPTIONS, Given, Options
 from gpulaunch.launch.podman_run import read_podman_launch
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.measure.launches import MeasuredJob
-from gpulaunch.measure.update_profile import Outcome, check_own, keep
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.profiles.profile import is_askable
 from gpulaunch.profiles.profile_file import own_profile_file
@@ -175,7 +175,7 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 
 
 def _measure(options: Namespace, given: Given, job: MeasuredJob, warn: Tell, tell: Tell) -> Outcome:
-    from gpulaunch.measure import comparisons  # late: a wheel is built without NVML's package
+    from gpulaunch.lab.measure import comparisons  # late: a wheel is built without NVML's package
 
     if options.pair is not None:
         others, runs = comparisons.find_others(options.pair), options.runs or comparisons.RUNS

@@ -8,15 +8,15 @@ from gpulaunch.cli.output import Document, print_json, say, warn
 from gpulaunch.cli.profile_measure import add_target, read_target
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.document import log_lines, read_text
-from gpulaunch.measure.logs.activity import read_activity
-from gpulaunch.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
-from gpulaunch.measure.logs.nsight import read_ncu
-from gpulaunch.measure.run import rounded
-from gpulaunch.measure.update_profile import check_own, keep
+from gpulaunch.lab.measure.logs.activity import read_activity
+from gpulaunch.lab.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
+from gpulaunch.lab.measure.logs.nsight import read_ncu
+from gpulaunch.lab.measure.run import rounded
+from gpulaunch.lab.measure.update_profile import check_own, keep
+from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
 from gpulaunch.profiles.profile_file import read_profile_file
 from gpulaunch.records import as_dict
-from gpulaunch.scan.sources import Scan, read_sources, scan_sources
 
 Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any]]
 """What a file says: a document for --json, lines for people, sections of a profile."""

@@ -23,16 +23,16 @@ from gpulaunch.errors import FailedError, UsageError, counted, printable, quoted
 from gpulaunch.files.document import install_hint
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import document_text, make_directory, write_bytes
+from gpulaunch.lab.simulate.event_loop import Rules, simulate
+from gpulaunch.lab.simulate.generate import GENERATORS
+from gpulaunch.lab.simulate.measures import Replay, ReplayedJob, measure, quartiles
+from gpulaunch.lab.simulate.read_simulation import read_trace
+from gpulaunch.lab.simulate.simulator import SIMULATED_MODELS, generate_trace
+from gpulaunch.lab.simulate.time_model import MODELS
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.simulate.event_loop import Rules, simulate
-from gpulaunch.simulate.generate import GENERATORS
-from gpulaunch.simulate.measures import Replay, ReplayedJob, measure, quartiles
-from gpulaunch.simulate.read_simulation import read_trace
-from gpulaunch.simulate.simulator import SIMULATED_MODELS, generate_trace
-from gpulaunch.simulate.time_model import MODELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

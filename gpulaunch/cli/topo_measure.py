@@ -11,9 +11,9 @@ from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import install_hint, read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
+from gpulaunch.lab.measure.link_fit import Comparison, compare, model_errors, ring_text
+from gpulaunch.lab.measure.links import measure, measured_document
 from gpulaunch.machine.catalog import own_machine_file
-from gpulaunch.measure.link_fit import Comparison, compare, model_errors, ring_text
-from gpulaunch.measure.links import measure, measured_document
 from gpulaunch.process.job import end_by
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

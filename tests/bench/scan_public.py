@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.files.toml import tomllib
-from gpulaunch.scan.sources import Scan, read_sources, scan_sources
+from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
 
 SETS = ("scan_public.toml", "scan_held_back.toml", "scan_fresh.toml")
 Label = tuple[bool, str, str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpulaunch.measure import synthetic_load
+from gpulaunch.lab.measure import synthetic_load
 
 if TYPE_CHECKING:
     from fake_cuda import FakeCuda

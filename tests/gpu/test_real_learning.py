@@ -13,7 +13,7 @@ import pytest
 from real_gpu import MEMORY_MIB, Bench, Fixed, Job, fixed
 
 from gpulaunch.files.toml import tomllib
-from gpulaunch.measure.update_profile import BROKEN_PROMISE
+from gpulaunch.lab.measure.update_profile import BROKEN_PROMISE
 
 pytest_plugins = ("real_gpu",)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.activity import Activity, read_activity
+from gpulaunch.lab.measure.logs.activity import Activity, read_activity
 
 DMON = """\
 #Entity   GPUTL  SMACT  DRAMA

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import cases
 
-from gpulaunch.measure.run import GpuRun, Reading, Run, Usage, is_reservation
-from gpulaunch.measure.update_profile import percentile_95, resources_of, updated
+from gpulaunch.lab.measure.run import GpuRun, Reading, Run, Usage, is_reservation
+from gpulaunch.lab.measure.update_profile import percentile_95, resources_of, updated
 
 GIB = 1 << 30
 DATE = "2026-11-21T20:00:00Z"

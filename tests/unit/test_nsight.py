@@ -4,7 +4,7 @@ import pytest
 from values import cases
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.nsight import METRICS, NcuCounters, read_ncu
+from gpulaunch.lab.measure.logs.nsight import METRICS, NcuCounters, read_ncu
 from gpulaunch.records import replace
 
 SECTORS, HIT, INSTRUCTIONS = METRICS

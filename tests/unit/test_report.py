@@ -11,11 +11,11 @@ import gpulaunch
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.simulate import INDEX, lanes_of, replays_document, replays_rows, report_files
 from gpulaunch.files.write import document_text
+from gpulaunch.lab.simulate.event_loop import Rules, simulate
+from gpulaunch.lab.simulate.measures import Replay, measure
+from gpulaunch.lab.simulate.read_simulation import read_trace
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
-from gpulaunch.simulate.event_loop import Rules, simulate
-from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import read_trace
 
 HOSTILE = "<script>alert(1)</script> \"'&amp; $\\frac$ ]]> \x1b[31m\x07"
 SVG = "{http://www.w3.org/2000/svg}"

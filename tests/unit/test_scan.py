@@ -15,9 +15,9 @@ from gpulaunch.cli.profile_scan import scan_document, scan_lines
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import install_hint
 from gpulaunch.files.toml import tomllib
+from gpulaunch.lab.scan import c_reader
+from gpulaunch.lab.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 from gpulaunch.profiles.pattern import PATTERNS, union
-from gpulaunch.scan import c_reader
-from gpulaunch.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 
 SAID = {True: True, False: False, None: "unknown"}
 SET = Path(__file__).parents[1] / "scan_set"

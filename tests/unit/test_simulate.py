@@ -14,6 +14,10 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request, Sharing
+from gpulaunch.lab.simulate.event_loop import Rules, Stay, simulate
+from gpulaunch.lab.simulate.generate import poisson_batches
+from gpulaunch.lab.simulate.measures import measure, quartiles
+from gpulaunch.lab.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import POLICIES
@@ -21,10 +25,6 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 from gpulaunch.sharing.speed import capacity_by
-from gpulaunch.simulate.event_loop import Rules, Stay, simulate
-from gpulaunch.simulate.generate import poisson_batches
-from gpulaunch.simulate.measures import measure, quartiles
-from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")

@@ -21,7 +21,7 @@ DOORS = {
     "_pytest": {"pytest_plugin/forked.py"},
     "argparse": {"cli/arguments.py"},
     "ctypes": {
-        "measure/synthetic_load.py",
+        "lab/measure/synthetic_load.py",
         "process/libc.py",
     },
     "docker": {"api/docker_sdk.py"},
@@ -29,7 +29,7 @@ DOORS = {
     "matplotlib": {"cli/simulate.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
-    "numpy": {"measure/link_fit.py"},
+    "numpy": {"lab/measure/link_fit.py"},
     "psutil": {"process/ending.py", "process/system.py"},
     "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {
@@ -37,7 +37,7 @@ DOORS = {
         "machine/nvidia/health.py",
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_links.py",
-        "measure/sampler.py",
+        "lab/measure/sampler.py",
     },
     "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},
     "rich": {"cli/screen.py"},
@@ -45,14 +45,14 @@ DOORS = {
     "tomlkit": {"files/write.py"},
     "tomli": {"files/toml.py"},
     "tomllib": {"files/toml.py"},
-    "tree_sitter": {"scan/c_reader.py"},
-    "tree_sitter_cuda": {"scan/c_reader.py"},
+    "tree_sitter": {"lab/scan/c_reader.py"},
+    "tree_sitter_cuda": {"lab/scan/c_reader.py"},
     "typing_extensions": {"records.py"},  # for type checkers only
 }
 DRAWS = {"random"}  # from a seed that is passed in
 ALLOWED = {
     "history/forecast.py": DRAWS,
-    "simulate/generate.py": DRAWS,
+    "lab/simulate/generate.py": DRAWS,
 }
 IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
 
@@ -157,6 +157,19 @@ def test_each_package_has_one_door() -> None:
             users.setdefault(name.partition(".")[0], set()).add(file.place)
     other = sys.stdlib_module_names - {"argparse", "ctypes", "tomllib"} | {"gpulaunch"}
     assert {name: files for name, files in users.items() if name not in other} == DOORS
+
+
+def test_a_launch_does_without_the_lab() -> None:
+    """What a launch imports at the top of its files leads to nothing of lab/."""
+    by_name = {file.name: file for file in files()}
+    found, todo = set(), ["gpulaunch.cli.launch", "gpulaunch.cli.docker_launch"]
+    while todo:
+        name = todo.pop()
+        if name in by_name and name not in found:
+            found.add(name)
+            todo += by_name[name].at_the_top
+    assert [name for name in sorted(found) if name.startswith("gpulaunch.lab")] == []
+    assert "gpulaunch.decide.decide" in found
 
 
 def test_deciding_is_pure() -> None:

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.files.toml import tomllib
-from gpulaunch.measure.run import GpuRun, PeerTraffic, Run
-from gpulaunch.measure.traffic import NOISE_BYTES, NOISE_SHARE, communication_of, traffic_between
+from gpulaunch.lab.measure.run import GpuRun, PeerTraffic, Run
+from gpulaunch.lab.measure.traffic import (
+    NOISE_BYTES,
+    NOISE_SHARE,
+    communication_of,
+    traffic_between,
+)
 from gpulaunch.records import replace
 
 MACHINES = Path(__file__).parents[2] / "profiles" / "machines"

@@ -5,10 +5,10 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.lab.scan.interfaces import Findings, Use
+from gpulaunch.lab.scan.python_reader import read_python
 from gpulaunch.profiles.pattern import CONFIDENCES, Confidence, union
 from gpulaunch.records import Record, replace
-from gpulaunch.scan.interfaces import Findings, Use
-from gpulaunch.scan.python_reader import read_python
 
 MAX_FILE_BYTES = 4 << 20
 _ENDINGS = (".py", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp")
@@ -176,7 +176,9 @@ def _read_all(files: Mapping[str, str]) -> Findings:
         if path not in others:
             read_python(path, text, scanned, found)
     if others:
-        from gpulaunch.scan.c_reader import read_c  # late: Python alone does without tree-sitter
+        from gpulaunch.lab.scan.c_reader import (
+            read_c,  # late: Python alone does without tree-sitter
+        )
 
         for path, text in others.items():
             try:

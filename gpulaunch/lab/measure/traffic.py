@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.measure.run import GpuRun, Run, rounded
+from gpulaunch.lab.measure.run import GpuRun, Run, rounded
 from gpulaunch.profiles.pattern import Edge, is_whole
 
 NOISE_SHARE = 0.01

@@ -8,10 +8,10 @@ docs/guides/simulate.md gives the source of each model, and what it leaves out.
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.decide.request import Request
+from gpulaunch.lab.simulate.simulated_job import SimulatedJob
+from gpulaunch.lab.simulate.yardstick import Yardstick
 from gpulaunch.leases.lease import Lease
 from gpulaunch.sharing.speed import least_of, speeds
-from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.yardstick import Yardstick
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
 """Names of the time models; `fixed` means none of the others."""

@@ -13,12 +13,12 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import pose_problem
 from gpulaunch.decide.request import Request
+from gpulaunch.lab.simulate.simulated_job import SimulatedJob, lease_of
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, utility_of
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of
 
 Held = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter to decisions.

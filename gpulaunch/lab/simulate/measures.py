@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Sequence
 from statistics import fmean, quantiles
 
+from gpulaunch.lab.simulate.event_loop import Rules, Stay
+from gpulaunch.lab.simulate.yardstick import Yardstick, yardstick_of
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
-from gpulaunch.simulate.event_loop import Rules, Stay
-from gpulaunch.simulate.yardstick import Yardstick, yardstick_of
 
 _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9

@@ -12,6 +12,12 @@ from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
+from gpulaunch.lab.simulate.event_loop import Rules, simulate
+from gpulaunch.lab.simulate.generate import GENERATORS
+from gpulaunch.lab.simulate.measures import Replay, measure
+from gpulaunch.lab.simulate.read_simulation import Trace, TraceReader, read_trace
+from gpulaunch.lab.simulate.time_model import MODELS
+from gpulaunch.lab.simulate.yardstick import yardstick_of
 from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
@@ -19,12 +25,6 @@ from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES, Placement
 from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
-from gpulaunch.simulate.event_loop import Rules, simulate
-from gpulaunch.simulate.generate import GENERATORS
-from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace
-from gpulaunch.simulate.time_model import MODELS
-from gpulaunch.simulate.yardstick import yardstick_of
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; measurements of a machine are not in its description."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
+from gpulaunch.lab.measure.run import SHARED, STOPPED, Run, RunBeside, run_document
+from gpulaunch.lab.measure.sampler import Sampler
+from gpulaunch.lab.measure.update_profile import check_own, learn
 from gpulaunch.launch.launch import Acquired, Events, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
-from gpulaunch.measure.run import SHARED, STOPPED, Run, RunBeside, run_document
-from gpulaunch.measure.sampler import Sampler
-from gpulaunch.measure.update_profile import check_own, learn
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
 from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace

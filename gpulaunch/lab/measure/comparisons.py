@@ -14,16 +14,16 @@ from typing import Any
 from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
+from gpulaunch.lab.measure import synthetic_load
+from gpulaunch.lab.measure.launches import Background, Launched, MeasuredJob, launch, repeated
+from gpulaunch.lab.measure.recording import refuse_described
+from gpulaunch.lab.measure.run import SHARED, rounded
+from gpulaunch.lab.measure.traffic import communication_of
+from gpulaunch.lab.measure.update_profile import Outcome, percentile_95, resources_of
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu, gpu_names, gpus_named, gpus_text
-from gpulaunch.measure import synthetic_load
-from gpulaunch.measure.launches import Background, Launched, MeasuredJob, launch, repeated
-from gpulaunch.measure.recording import refuse_described
-from gpulaunch.measure.run import SHARED, rounded
-from gpulaunch.measure.traffic import communication_of
-from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_of
 from gpulaunch.placement.policies import DEFAULT_POLICY, Candidate, ranking
 from gpulaunch.process.job import exit_status
 from gpulaunch.profiles.catalog import load_profile

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from gpulaunch.errors import FailedError, TimedOutError, UsageError
+from gpulaunch.lab.measure.run import STOPPED, Run, run_of
 from gpulaunch.launch.children import own_command
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.measure.run import STOPPED, Run, run_of
 from gpulaunch.process.ending import family, marked_by
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.job import Job, exit_status

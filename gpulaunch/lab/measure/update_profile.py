@@ -12,9 +12,9 @@ from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
+from gpulaunch.lab.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
+from gpulaunch.lab.measure.traffic import communication_of
 from gpulaunch.machine.gpu import gpus_text
-from gpulaunch.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
-from gpulaunch.measure.traffic import communication_of
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (
     alone,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import install_hint
+from gpulaunch.lab.scan.interfaces import Findings, Use, c_interface, listed
+from gpulaunch.lab.scan.peers import amount_of_count, pattern_of_peers
 from gpulaunch.records import replace
-from gpulaunch.scan.interfaces import Findings, Use, c_interface, listed
-from gpulaunch.scan.peers import amount_of_count, pattern_of_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

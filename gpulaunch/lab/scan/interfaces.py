@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Literal
 
 from gpulaunch.files.document import read_document
+from gpulaunch.lab.scan.peers import Amount
 from gpulaunch.records import Record, replace
-from gpulaunch.scan.peers import Amount
 
 Traffic = Literal["gradients", "data", "setup", "small"]
 TRAFFICS: tuple[Traffic, ...] = ("gradients", "data", "setup", "small")

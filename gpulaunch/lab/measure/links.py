@@ -14,12 +14,12 @@ from typing import IO, Any
 
 from gpulaunch.api.allocate import allocate
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.lab.measure.link_fit import Figure, ring_text, sets_to_measure
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.measure.link_fit import Figure, ring_text, sets_to_measure
 from gpulaunch.process.system import now
 
 NAME = "gpulaunch topo --measure"

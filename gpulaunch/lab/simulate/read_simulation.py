@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.lab.simulate.simulated_job import SimulatedJob
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_request
 from gpulaunch.launch.surroundings import Surroundings
@@ -14,7 +15,6 @@ from gpulaunch.placement.policies import POLICIES
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import SimulatedJob
 
 # Requests are read once for all runs, by a policy that uses everything a job says. Each run then
 # sets its own policy.

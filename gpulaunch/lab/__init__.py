@@ -1,0 +1,1 @@
+"""What no launch needs: measuring, scanning source code, simulating."""
