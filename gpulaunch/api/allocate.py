@@ -17,9 +17,9 @@ from gpulaunch.files.units import parse_duration
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import would_wait
 from gpulaunch.launch.launch import Events, Launch, ThisProcess
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.graph import Graph
 from gpulaunch.process.apart import Attempt

@@ -21,7 +21,7 @@ from gpulaunch.files.units import format_duration
 from gpulaunch.history.line import is_own_file
 from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
 from gpulaunch.launch.free import free
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import Record

@@ -14,8 +14,8 @@ from gpulaunch.cluster.cluster_file import cluster_names
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.history.read import RECENT_S, read_history
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.machine.catalog import machine_names
 from gpulaunch.placement.policies import POLICIES
 from gpulaunch.profiles.catalog import profile_names

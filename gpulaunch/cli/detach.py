@@ -32,9 +32,9 @@ from gpulaunch.launch.assess import preview
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.detached import READY, Detached
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name

@@ -15,9 +15,9 @@ from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.assess import assess_now, visible_gpus
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.predict import predicted_start
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Share

@@ -10,10 +10,9 @@ from gpulaunch.errors import GpulaunchError, UsageError, printable
 from gpulaunch.history.past_launch import PastLaunch, find_past
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.free import find_id, free, has_own, own_ids
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import before_queue, end_before_queue
-from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.launch.surroundings import open_table, shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine

@@ -23,9 +23,9 @@ from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Launch, ThisProcess
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart

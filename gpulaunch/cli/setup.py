@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
@@ -11,8 +11,7 @@ from gpulaunch.cli.output import warn
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import FailedError, UsageError, call_failed, counted
 from gpulaunch.history.line import COMMON, set_up_history
-from gpulaunch.launch.open_table import TMPFILES, set_up
-from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.launch.surroundings import open_table, read_shown
 from gpulaunch.leases.directory import SET_UP
 from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
 from gpulaunch.leases.table import Table
@@ -21,6 +20,12 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, gpus_named
 
 _NVIDIA_DOCKER = "nvidia-docker"
+
+
+_TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
+_ENTRY = f"""# made by gpulaunch setup: the allocation table, on which all users' launchers agree
+d {SET_UP} 1777 root root -
+"""
 
 
 def setup(arguments: Sequence[str]) -> int:
@@ -36,8 +41,10 @@ def setup(arguments: Sequence[str]) -> int:
         link = _link(sys.argv[0])
         print(f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container")
     else:
-        set_up(warn)
-        print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
+        _set_up(warn)
+        print(
+            f"{SET_UP} holds the allocation table from now on; {_TMPFILES} makes it at every boot"
+        )
     return 0
 
 
@@ -148,3 +155,60 @@ def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
     shown, table = read_shown(options.topology, warn, use=False)
     names = ",".join(options.gpus).split(",")
     return shown.machine, table, list(select_gpus(shown.machine.topology, names, "GPU"))
+
+
+def _set_up(warn: Callable[[str], None]) -> None:
+    """Make SET_UP, owned by root, world-writable and sticky, now and at every boot.
+
+    Args:
+        warn: called with each warning.
+
+    Raises:
+        UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
+        FailedError: leases live in the directory that was used so far, or the directory or its
+            entry for systemd-tmpfiles cannot be written.
+    """
+    if os.geteuid() != 0:
+        raise UsageError("setup needs root", "sudo gpulaunch setup")
+    if os.environ.get("GPULAUNCH_STATE_DIR"):
+        raise UsageError(
+            "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
+        )
+    try:
+        if os.path.isdir(SET_UP):
+            _make_directory()
+        else:
+            _make_unless_used(open_table(described=True, warn=warn))
+        os.makedirs(os.path.dirname(_TMPFILES), exist_ok=True)
+        with open(_TMPFILES, "w") as file:
+            file.write(_ENTRY)
+    except OSError as problem:
+        raise FailedError(
+            f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}"
+        ) from None
+
+
+def _make_unless_used(table: Table) -> None:
+    """Make SET_UP under the lock of the present directory, if no lease lives there.
+
+    Raises:
+        FailedError: leases or tickets live there.
+    """
+    table.peek()  # asks engines about containers, which is too slow under the lock
+    with table.locked() as locked:
+        seen = locked.read()
+        alive = len(seen.leases) + len(seen.tickets)
+        if alive:
+            verb = "lease lives" if alive == 1 else "leases live"
+            raise FailedError(
+                f"{alive} {verb} in {table.directory}",
+                "wait for them to end, or see 'gpulaunch status'",
+            )
+        _make_directory()
+
+
+def _make_directory() -> None:
+    os.makedirs(SET_UP, exist_ok=True)
+    os.chown(SET_UP, 0, 0)
+    # All users write here; sticky, so that none can remove another user's records.
+    os.chmod(SET_UP, 0o1777)  # noqa: S103

@@ -10,7 +10,7 @@ from io import FileIO
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, wait_until_unlocked

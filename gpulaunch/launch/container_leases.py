@@ -10,8 +10,8 @@ from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Acquired, Events, Launch, ThisProcess
-from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table, release
 from gpulaunch.leases.wake import wait_until_dead

@@ -32,7 +32,6 @@ from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.container_leases import AcquiredContainer, ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
     has_lease,
@@ -40,6 +39,7 @@ from gpulaunch.launch.read_container import (
     read_container_start,
     shares,
 )
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.record_file import is_alive
 from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.machine.drivers import DEFAULT_DRIVER

@@ -124,7 +124,7 @@ class Acquired(Record, Generic[C]):
 
 
 class Events:
-    """Who hears how a launch goes; this one tells nobody. What it does must not raise."""
+    """A listener to the course of a launch; this one tells nobody. What it does must not raise."""
 
     def warn(self, text: str) -> None:
         """Hear a warning."""

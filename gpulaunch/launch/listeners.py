@@ -1,4 +1,4 @@
-"""Who hears of a launch besides its user: the history, and a command of the user's."""
+"""Listeners to a launch besides its user: the history, and a command of the user's."""
 
 import os
 import signal

@@ -11,7 +11,7 @@ from contextlib import suppress
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.history.past_launch import LEAST_CHARACTERS, PastLaunch, find_past
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.machine.find import Machine

@@ -16,9 +16,9 @@ from gpulaunch.containers.podman.command import (
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.container_leases import ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import has_lease, read_container_launch, read_container_start
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 

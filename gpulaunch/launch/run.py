@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Events, Launch
-from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.record_file import Draft
 
 if TYPE_CHECKING:  # few launches need these

@@ -4,11 +4,10 @@ What only shows something needs no more of a launch than this.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
@@ -20,11 +19,39 @@ from gpulaunch.machine.topology import same_table
 from gpulaunch.process.system import this_process, user_name
 from gpulaunch.records import Record
 
-if TYPE_CHECKING:  # many machines have no engine
+if TYPE_CHECKING:  # few launches need these
     from collections.abc import Sequence
 
     from gpulaunch.containers.in_use import RunningContainer
+    from gpulaunch.launch.launch import Launch
     from gpulaunch.launch.read_engine import EngineTerms
+
+
+def open_table(*, described: bool, warn: Callable[[str], None], private: bool = False) -> Table:
+    """Open the allocation table on which all launchers of this machine agree.
+
+    Args:
+        described: whether only records of described machines matter, and none of this machine's own
+            GPUs.
+        warn: called with each warning.
+        private: whether a container's own table will do.
+
+    Raises:
+        FailedError: no directory can hold the table.
+    """
+    return Table(described=described, warn=warn, private=private, ended_containers=ended_containers)
+
+
+def open_table_of(launch: "Launch", warn: Callable[[str], None]) -> Table:
+    """Open the allocation table that a launch takes part in; see open_table."""
+    return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
+
+
+def ended_containers(leases: Iterable[Lease]) -> set[str]:
+    """Return the ids of the leases whose containers have certainly all ended."""
+    from gpulaunch.containers.standings import ended_leases  # late: few leases are containers'
+
+    return ended_leases(leases)
 
 
 class Surroundings(Record):

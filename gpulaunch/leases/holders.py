@@ -1,4 +1,4 @@
-"""Who has what: processes that hold a lease or belong to its job, and words about a wait."""
+"""The processes that hold a lease or belong to its job, and words about who has what."""
 
 import os
 import time

@@ -13,7 +13,7 @@ from contextlib import suppress
 from gpulaunch.api.allocate import attempt_to_allocate
 from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.errors import FailedError, RefusedError
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.process.system import parents
 
 _FORK = "run such tests in processes of their own with --gpus-fork"

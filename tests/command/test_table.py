@@ -20,7 +20,7 @@ import pytest
 from conftest import DGX, SHOW, VGG, Launcher, complaint, held, until
 from values import cases
 
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases import directory
 from gpulaunch.leases.directory import preferred_directory, state_directory
 from gpulaunch.process.system import boot_id

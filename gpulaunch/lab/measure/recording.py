@@ -15,7 +15,7 @@ from gpulaunch.lab.measure.run import SHARED, STOPPED, Run, RunBeside, run_docum
 from gpulaunch.lab.measure.sampler import Sampler
 from gpulaunch.lab.measure.update_profile import check_own, learn
 from gpulaunch.launch.launch import Acquired, Events, Launch
-from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
 from gpulaunch.process.job import exit_status
