@@ -23,6 +23,7 @@ from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
+from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
@@ -176,8 +177,6 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
         hint = f"'gpulaunch free {stray.stray}' ends the job"
         found.append(Finding("leases", "problem", text, hint))
     if seen.drained:
-        from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
-
         for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
             name = names[uuid]
             text = f"GPU {name} is {drain.text}"

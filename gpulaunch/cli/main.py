@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import gpulaunch
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
+from gpulaunch.containers.engines import module_of, runs_containers
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
     if at is not None and before[at] == "run":
         before = [*before[:at], *before[at + 1 :]]
         given, at = _read_options(before)
-    if at is not None and _runs_containers(os.path.basename(before[at])):
+    if at is not None and runs_containers(os.path.basename(before[at])):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
@@ -87,7 +88,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
-    if command and _runs_containers(os.path.basename(command[0])):
+    if command and runs_containers(os.path.basename(command[0])):
         return _run_engine(given, command)
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
@@ -143,16 +144,8 @@ def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
     raise unknown_command(argv[:divider], at, argv[divider:])
 
 
-def _runs_containers(program: str) -> bool:
-    from gpulaunch.containers.engines import runs_containers  # late: --version does without
-
-    return runs_containers(program)
-
-
 def _run_engine(given: "Given", command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
     if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
-    from gpulaunch.containers.engines import module_of
-
     return int(importlib.import_module(module_of(command[0])).main(given, command))

@@ -21,6 +21,7 @@ from gpulaunch.history.read import read_dependent
 from gpulaunch.launch.outside_use import find_strays, read_containers, with_containers
 from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.table import Snapshot
@@ -201,8 +202,6 @@ def status_document(
     load_of = {one.uuid: one for one in load}
     marks: dict[str, Drain] = {}
     if drained:
-        from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
-
         marks = drains_by_gpu(topology, drained)
     gpus = []
     for gpu in topology.gpus:

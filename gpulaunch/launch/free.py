@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gpulaunch.containers.engines import engines_of
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
@@ -119,7 +120,6 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.containers.engines import engines_of  # late: few leases need it
     from gpulaunch.containers.standings import client_of_lease
 
     try:

@@ -7,6 +7,7 @@ from itertools import pairwise, takewhile
 
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.errors import UsageError
+from gpulaunch.files.document import read_text
 
 _SUDO = frozenset({"sudo", "doas"})
 _RESET = "starts the command without CUDA_VISIBLE_DEVICES, so it sees all GPUs: write"
@@ -152,8 +153,6 @@ def _explain_mpirun(command: Sequence[str], environment: Mapping[str, str]) -> s
 
 def _read_hostfile(path: str) -> str:
     """Return the text of a hostfile; empty if it cannot be read, which mpirun will tell."""
-    from gpulaunch.files.document import read_text
-
     try:
         return read_text(path)
     except UsageError:

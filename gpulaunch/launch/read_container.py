@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.containers.asked import Asked, AskedContainer
 from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
@@ -18,10 +17,8 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import gpus_text
+from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import replace
-
-if TYPE_CHECKING:
-    from gpulaunch.profiles.catalog import Label
 
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
@@ -202,11 +199,10 @@ def shares(launch: Launch) -> bool:
     )
 
 
-def _profile_label(name: str, image: Image | None) -> "Label | None":
+def _profile_label(name: str, image: Image | None) -> Label | None:
     text = image.labels.get(PROFILE_LABEL) if image else None
     if not text:
         return None
-    from gpulaunch.profiles.catalog import Label  # late: few images have a profile
 
     return Label(name, PROFILE_LABEL, text)
 

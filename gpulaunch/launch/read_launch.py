@@ -18,6 +18,7 @@ from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.placement.problem import Weights
 from gpulaunch.process.ending import KILL_S
 from gpulaunch.process.system import is_cancelled_by_kill
+from gpulaunch.profiles.catalog import labelled_profile, load_profile, slowdowns_both_ways
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
@@ -147,7 +148,6 @@ def _read_utility(options: Options, profile: Profile, policy: str) -> dict[str, 
     weights = options.utility_weights  # read, and so checked, whatever the policy
     if not POLICIES[policy].goes_by_utility:
         return {}
-    from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
     return {
         "least_utility": options.min_utility or 0.0,
@@ -413,12 +413,9 @@ def _read_mps_place(options: Options, machine: Machine) -> MpsPlace | None:
 def _read_profile(options: Options, label: "Label | None") -> Profile:
     """Return the profile that is named, or an empty one; a container's label is as a profile."""
     if label is not None and options.source("profile") > Source.ENVIRONMENT:
-        from gpulaunch.profiles.catalog import labelled_profile  # late: few images have a profile
-
         return labelled_profile(label)
     if not options.profile:
         return Profile()
-    from gpulaunch.profiles.catalog import load_profile  # late: many launches have none
 
     return load_profile(options.profile)
 
