@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, quoted
@@ -18,14 +18,11 @@ from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.placement.problem import Weights
 from gpulaunch.process.ending import KILL_S
 from gpulaunch.process.system import is_cancelled_by_kill
-from gpulaunch.profiles.catalog import labelled_profile, load_profile, slowdowns_both_ways
+from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile, slowdowns_both_ways
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
-
-if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.profiles.catalog import Label
 
 
 def request_of(
@@ -196,7 +193,7 @@ def read_launch(
     *,
     name: str | None,
     warn: Callable[[str], None],
-    label: "Label | None" = None,
+    label: Label | None = None,
     pattern: Pattern | None = None,
 ) -> Launch:
     """Read and check everything that a launch needs; take nothing yet.
@@ -410,7 +407,7 @@ def _read_mps_place(options: Options, machine: Machine) -> MpsPlace | None:
     return None if machine.key else place
 
 
-def _read_profile(options: Options, label: "Label | None") -> Profile:
+def _read_profile(options: Options, label: Label | None) -> Profile:
     """Return the profile that is named, or an empty one; a container's label is as a profile."""
     if label is not None and options.source("profile") > Source.ENVIRONMENT:
         return labelled_profile(label)
