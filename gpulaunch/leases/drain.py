@@ -5,7 +5,6 @@ since the machine was booted. Anybody else may give a file such a name, to no ef
 """
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -156,6 +155,8 @@ def _parse(content: bytes, status: os.stat_result, name: str) -> Drain | None:
 
 
 def _name_of(uuid: str, machine: tuple[str, ...]) -> str:
+    import hashlib  # late: it loads OpenSSL, which every launch would pay for
+
     text = "\0".join((uuid, *machine))
     return DRAINED_PREFIX + hashlib.sha256(os.fsencode(text)).hexdigest()[:12]
 
