@@ -387,7 +387,7 @@ def _sharing_parts(
     return [*parts, Text()]
 
 
-def _describe_verdict(option: "ShareOption") -> Text:
+def _describe_verdict(option: ShareOption) -> Text:
     """Return whether the job may join a group, and the jobs that are in it."""
     verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
     for note in () if option.refusal else option.verdict.notes:

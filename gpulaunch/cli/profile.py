@@ -161,7 +161,7 @@ def _variant_text(profile: Profile, variant: str) -> str:
     return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
 
 
-def profile_text(profile: Profile, path: str) -> "Parts":
+def profile_text(profile: Profile, path: str) -> Parts:
     """Return a profile with a row for each key that is set, in the order of its sections.
 
     Labels and units come from the declarations of the keys, and how a row is drawn depends only on
@@ -192,9 +192,8 @@ def profile_text(profile: Profile, path: str) -> "Parts":
 
 
 def _without_markdown(meaning: str) -> str:
-    """Return the meaning of a key without links and quotes."""
-    text = re.sub(r" \(\[more\]\(.*?\)\)", "", meaning)
-    return re.sub(r"\[(.*?)\]\(.*?\)", r"", text).replace("`", "")
+    """Return the meaning of a section without the link to more about it, and without quotes."""
+    return re.sub(r" \(\[more\]\(.*?\)\)", "", meaning).replace("`", "")
 
 
 def _numbers_beside(profile: Profile, section: type[Section]) -> _Beside:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
@@ -20,8 +20,6 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, gpus_named
 
 _NVIDIA_DOCKER = "nvidia-docker"
-
-
 _TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
 _ENTRY = f"""# made by gpulaunch setup: the allocation table, on which all users' launchers agree
 d {SET_UP} 1777 root root -
@@ -41,7 +39,7 @@ def setup(arguments: Sequence[str]) -> int:
         link = _link(sys.argv[0])
         print(f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container")
     else:
-        _set_up(warn)
+        _set_up()
         print(
             f"{SET_UP} holds the allocation table from now on; {_TMPFILES} makes it at every boot"
         )
@@ -157,11 +155,8 @@ def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
     return shown.machine, table, list(select_gpus(shown.machine.topology, names, "GPU"))
 
 
-def _set_up(warn: Callable[[str], None]) -> None:
+def _set_up() -> None:
     """Make SET_UP, owned by root, world-writable and sticky, now and at every boot.
-
-    Args:
-        warn: called with each warning.
 
     Raises:
         UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.

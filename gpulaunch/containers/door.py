@@ -32,6 +32,7 @@ _STATUSES = {2: "400 Bad Request", 75: "409 Conflict", 124: "409 Conflict"}
 _FAILED = "500 Internal Server Error"
 _NAME = "gpulaunch.door."
 _GONE = select.POLLHUP | select.POLLERR
+# accept may succeed later, once a descriptor or memory is free again.
 _BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 _BUSY_S = 0.1
 _LAST_INPUT_S = 60.0

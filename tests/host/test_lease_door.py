@@ -46,11 +46,12 @@ def test_more_than_the_lease_has_is_refused(host: Host) -> None:
 def test_what_was_removed_frees_its_gpus(host: Host) -> None:
     """Whether it has run or not, and by whatever name it was started."""
     again = docker_run("--gpus all")
-    make = f"docker create --name NAME --gpus all {IMAGE} sleep 100 >&2"
-    unstarted = (make.replace("NAME", "a"), "docker rm a >&2", again)
-    by_name = (make.replace("NAME", "b"), "docker start b >&2", "docker rm -f b >&2", again)
+    make = f"set -e; docker create --name NAME --gpus all {IMAGE} sleep 100 >&2"
+    unstarted = (make.replace("NAME", "made"), "docker rm made >&2", again)
+    begin = "docker start begun >&2"
+    by_name = (make.replace("NAME", "begun"), begin, "docker rm -f begun >&2", again)
     done = host.run(*script(*unstarted, *by_name))
-    assert done.stdout.split() == ["nvidia0", "nvidia3"] * 2, done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["nvidia0", "nvidia3"] * 2), done.stderr
 
 
 def test_gpulaunch_in_the_script_goes_by_the_same_lease(host: Host) -> None:
