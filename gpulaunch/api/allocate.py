@@ -16,7 +16,7 @@ from gpulaunch.files.fields import unknown
 from gpulaunch.files.units import parse_duration
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import would_wait
-from gpulaunch.launch.launch import Events, Launch, ThisProcess
+from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table_of
@@ -256,10 +256,10 @@ def _allocate(
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = open_table_of(launch, _log.warning)
-    held = acquire(launch, table, LogEvents(), lambda *_: ThisProcess(), given_up)
-    if held.grant.exclusive_reason:
-        _log.warning("not shared: %s", held.grant.exclusive_reason)
-    return HeldLease(launch, table, held)
+    keeper = acquire(launch, table, LogEvents(), Keeper, given_up)
+    if keeper.grant.exclusive_reason:
+        _log.warning("not shared: %s", keeper.grant.exclusive_reason)
+    return HeldLease(keeper)
 
 
 class LogEvents(Events):

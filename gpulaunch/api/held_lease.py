@@ -7,10 +7,8 @@ from types import TracebackType
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.companions import GroupCompanion
-from gpulaunch.launch.launch import Acquired, Launch, ThisProcess
+from gpulaunch.launch.launch import Keeper
 from gpulaunch.leases.environment import job_environment
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.table import Table, release
 from gpulaunch.process.apart import run_apart
 from gpulaunch.sharing.mps_directories import inherited_variables
 
@@ -40,26 +38,25 @@ class HeldLease:
         sm_percentage: its share of their SMs, 1-100, if it shares them; None if they are its own.
     """
 
-    def __init__(self, launch: Launch, table: Table, held: Acquired[ThisProcess]) -> None:
-        gpus = held.grant.gpus
-        self.id = held.lease.id
+    def __init__(self, keeper: Keeper) -> None:
+        launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
+        self.id = lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
-        self.uuids = held.lease.uuids
+        self.uuids = lease.uuids
         self.env = job_environment(
-            visible_gpus(launch, held.grant),
+            visible_gpus(launch, keeper.grant),
             driver=launch.machine.topology.driver,
             by_uuid=launch.by_uuid,
             count=len(gpus),
             lease_id=self.id,
-            share=held.lease.share,
+            share=lease.share,
         )
-        self.reason = held.grant.reason
-        self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
-        self._table = table
-        self._held: Acquired[ThisProcess] | None = held
+        self.reason = keeper.grant.reason
+        self.sm_percentage = lease.share.sm_percentage if lease.share else None
+        self._keeper: Keeper | None = keeper
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
-        self._companion = _start_companion(held)
+        self._companion = _start_companion(keeper)
 
     def apply(self) -> None:
         """Set the variables of `env` in this process's environment until the release.
@@ -106,7 +103,7 @@ class HeldLease:
         In a forked child it only closes the child's copy of the lease, which stays the parent's. An
         exception that interrupts it, such as KeyboardInterrupt, does not stop the release.
         """
-        if self._held is None:
+        if self._keeper is None:
             return
         self.restore(os.environ)
         if _applied.get(os.getpid()) is self:
@@ -120,23 +117,15 @@ class HeldLease:
                 _set_variable(environment, name, value)
 
     def _release(self) -> None:
-        held, self._held = self._held, None
-        if held is None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
             return
         if os.getpid() == self._owner:
-            release(self._table, held.record, held.lease)
+            keeper.release()
             if self._companion:
-                self._leave_group(held.lease, self._companion)
+                _leave_group(keeper, self._companion)
         else:
-            held.record.close()
-
-    def _leave_group(self, lease: Lease, companion: GroupCompanion) -> None:
-        from gpulaunch.sharing.share_group import group_of  # late: few programs share
-
-        group = group_of(self._table, lease)
-        if group:
-            group.leave()
-        companion.dismiss()
+            keeper.record.close()
 
     def fileno(self) -> int:
         """Return the lease's descriptor; a child process that inherits it holds the GPUs, too.
@@ -146,9 +135,9 @@ class HeldLease:
         Raises:
             FailedError: the lease has been released.
         """
-        if self._held is None:
+        if self._keeper is None:
             raise FailedError(f"lease {self.id} has been released")
-        return self._held.record.fd
+        return self._keeper.record.fd
 
     def __enter__(self) -> "HeldLease":
         """Return the lease itself."""
@@ -175,9 +164,18 @@ def _set_variable(environment: MutableMapping[str, str], name: str, value: str |
         environment[name] = value
 
 
-def _start_companion(held: Acquired[ThisProcess]) -> GroupCompanion | None:
+def _start_companion(keeper: Keeper) -> GroupCompanion | None:
     """Start a companion that leaves the share group if this process is killed; None if none."""
-    share = held.lease.share
+    share = keeper.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    return GroupCompanion(held.lease, held.record.fd)
+    return GroupCompanion(keeper.lease, keeper.record.fd)
+
+
+def _leave_group(keeper: Keeper, companion: GroupCompanion) -> None:
+    from gpulaunch.sharing.share_group import group_of  # late: few programs share
+
+    group = group_of(keeper.table, keeper.lease)
+    if group:
+        group.leave()
+    companion.dismiss()

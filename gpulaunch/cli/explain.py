@@ -13,7 +13,7 @@ from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
-from gpulaunch.launch.assess import assess_now, visible_gpus
+from gpulaunch.launch.assess import preview, read_snapshot, visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.predict import predicted_start
@@ -111,12 +111,13 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     """
     if options.after is not None:
         raise UsageError("--when and --after: how long the others still run is not predicted")
-    assessment = assess_now(launch, open_table_of(launch, tell), None)
-    decision = assessment.decision
+    decision, _ = preview(launch, tell)
     if isinstance(decision, Refuse):
         raise UsageError(decision.reason)
     granted = isinstance(decision, Grant)
-    start = None if granted else predicted_start(launch, assessment.snapshot)
+    start = None
+    if not granted:
+        start = predicted_start(launch, read_snapshot(launch, open_table_of(launch, tell), None))
     if options.json:
         from gpulaunch.cli.status import start_document  # late: for --when alone
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.launch import Acquired, Events
+from gpulaunch.launch.launch import Events, Keeper
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.libc import out_of_the_way
@@ -39,12 +39,12 @@ class JsonStatus(Events):
         """Write that the launch has joined the queue."""
         self._write({"event": "waiting", "reason": reason})
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Write that the job has its GPUs, and is about to run."""
-        lease = acquired.lease
+        lease = keeper.lease
         self._started = {
             "lease": lease.id,
-            "gpus": list(acquired.grant.indices),
+            "gpus": list(keeper.grant.indices),
             "uuids": list(lease.uuids),
             "job_pid": lease.job.pid,
             "started_at": iso(time.time()),

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
@@ -13,7 +13,7 @@ from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
-from gpulaunch.launch.launch import Acquired, Events, Launch
+from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.listeners import LaunchInHistory, notifiers_of
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.outside_use import see_again
@@ -264,23 +264,23 @@ class Reporter(Warner):
         if self._before_job:
             self._before_job.stop()
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Report that the launch has its GPUs."""
-        self._answer(gpus=acquired.grant.names)
+        self._answer(gpus=keeper.grant.names)
         self.has_job()
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.state)
+            explain_on_stderr(self._launch, keeper.grant, keeper.state)
         if self._talks:
-            _say_less_than_all(self._launch, acquired)
+            _say_less_than_all(self._launch, keeper)
         if self._options.verbose:
-            _say_granted(self._launch, acquired)
+            _say_granted(self._launch, keeper)
         elif self._joined_s is not None and self._talks:
             waited = _duration(time.monotonic() - self._joined_s)
-            say("info", f"started after {waited} on {_gpus_of(self._launch, acquired)}")
+            say("info", f"started after {waited} on {_gpus_of(self._launch, keeper)}")
         for listener in self._listeners:
-            listener.granted(acquired)
+            listener.granted(keeper)
 
     def idle(self, seconds: float) -> None:
         """Tell the owner that the GPUs have done nothing for a while."""
@@ -311,28 +311,26 @@ def _duration(seconds: float) -> str:
     return format_duration(int(seconds))
 
 
-def _say_granted(launch: Launch, acquired: Acquired[Any]) -> None:
+def _say_granted(launch: Launch, keeper: Keeper) -> None:
     share = ""
-    if acquired.lease.share:
-        memory = format_size(acquired.lease.share.client.demand.memory_bytes)
-        share = (
-            f"; to be shared: {acquired.lease.share.sm_percentage} % of the SMs, {memory} on each"
-        )
-    left = acquired.grant.placement.scores.preserved_bandwidth
+    if keeper.lease.share:
+        memory = format_size(keeper.lease.share.client.demand.memory_bytes)
+        share = f"; to be shared: {keeper.lease.share.sm_percentage} % of the SMs, {memory} on each"
+    left = keeper.grant.placement.scores.preserved_bandwidth
     leaves = f"; leaves {left:.4g} GB/s between free GPUs" if left else ""
-    say("info", f"{_gpus_of(launch, acquired)}: {acquired.grant.reason}{leaves}{share}")
+    say("info", f"{_gpus_of(launch, keeper)}: {keeper.grant.reason}{leaves}{share}")
 
 
-def _say_less_than_all(launch: Launch, acquired: Acquired[Any]) -> None:
+def _say_less_than_all(launch: Launch, keeper: Keeper) -> None:
     """Say that docker's `all` is here less than what docker alone would give."""
     asked = launch.container.asked if launch.container else None
-    count, there = len(acquired.lease.uuids), len(launch.machine.topology.gpus)
+    count, there = len(keeper.lease.uuids), len(launch.machine.topology.gpus)
     if asked and asked.number == "all" and count < there:
         say("info", f"all GPUs are asked for: here {count} of {there}")
 
 
-def _gpus_of(launch: Launch, acquired: Acquired[Any]) -> str:
-    gpus = acquired.grant.names
+def _gpus_of(launch: Launch, keeper: Keeper) -> str:
+    gpus = keeper.grant.names
     return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
 

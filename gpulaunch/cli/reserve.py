@@ -22,12 +22,11 @@ from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.launch import Launch, ThisProcess
+from gpulaunch.launch.launch import Keeper
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.environment import job_environment
-from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
@@ -144,24 +143,24 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     table = open_table_of(launch, tell)
     reporter = Reporter(options)
     reporter.concerns(launch)
-    held = acquire(launch, table, reporter, lambda *_: ThisProcess())
-    stand_apart(held.record.fd, parent.fileno())
+    keeper = acquire(launch, table, reporter, Keeper)
+    stand_apart(keeper.record.fd, parent.fileno())
     outlive_parent()
-    reporter.granted(held)
+    reporter.granted(keeper)
     os.chdir("/")
     with suppress(OSError):
-        parent.sendall(_told(launch, held, leader) + b"\n")
+        parent.sendall(_told(keeper, leader) + b"\n")
         if parent.recv(1):
             parent.close()
-            _sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
-    release(table, held.record, held.lease)
+            _sleep_until_its_end(leader, keeper.lease.clock_s + (launch.time_limit_s or 0))
+    keeper.release()
     reporter.ended(0)  # each of its ends is as it should be
     os._exit(0)
 
 
-def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: ANN401
+def _told(keeper: Keeper, leader: Process | None) -> bytes:
     """Return what the keeper tells the command line: the document for --json, and a line."""
-    lease, gpus = held.lease, held.grant.gpus
+    launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
     topology = launch.machine.topology
     until_s = time.time() + (lease.time_limit_s or 0)
     document = {
@@ -172,18 +171,18 @@ def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: 
         "uuids": lease.uuids,
         "until": iso(until_s),
         "env": job_environment(
-            visible_gpus(launch, held.grant),
+            visible_gpus(launch, keeper.grant),
             driver=topology.driver,
             by_uuid=launch.by_uuid,
             count=len(gpus),
             lease_id=lease.id,
         ),
     }
-    form = "%H:%M" if lease.time_limit_s < _DAY_S else "%Y-%m-%d %H:%M"
+    form = "%H:%M" if (lease.time_limit_s or 0) < _DAY_S else "%Y-%m-%d %H:%M"
     clock = time.strftime(form, time.localtime(until_s))
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
-    said = f"GPUs {held.grant.names} of {topology.name} are held until {clock}: {ends}"
+    said = f"GPUs {keeper.grant.names} of {topology.name} are held until {clock}: {ends}"
     return json.dumps([document, said]).encode()
 
 

@@ -28,6 +28,7 @@ class State(Record):
             machine.
         ahead: earlier requests in the queue, of whatever GPUs, in their order.
         clock_s: seconds since boot, for how long those may be passed.
+        unlocked: ids of the leases that no process holds any more, but a container may hold.
     """
 
     topology: Topology
@@ -36,6 +37,7 @@ class State(Record):
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0
+    unlocked: frozenset[str] = frozenset()
 
     @property
     def neighbours(self) -> list[Lease]:

@@ -8,14 +8,15 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.decision import Grant, Refuse, Wait
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
 from gpulaunch.errors import NotShareableError
-from gpulaunch.launch.assess import Assessment, assess, assess_after_sleep, assess_now, relevant
-from gpulaunch.launch.launch import Acquired, C, Events, Launch
+from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
+from gpulaunch.launch.launch import Events, K, Launch
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record import published
-from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.leases.table import Table
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import (
     boot_id,
@@ -38,18 +39,21 @@ def acquire(
     launch: Launch,
     table: Table,
     events: Events,
-    prepare: "Callable[[Draft, Share | None], C]",
+    make: "Callable[[Launch, Table, Draft, Share | None], K]",
     given_up: int | None = None,
-) -> Acquired[C]:
+) -> K:
     """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
 
     Args:
         launch: the launch that needs the GPUs.
         table: the allocation table of leases and tickets.
         events: who hears how it goes.
-        prepare: function that makes the holder from the draft of the lease's record and its
-            share; called again if another launcher was faster.
+        make: class of the lease's keeper, or what makes one from the same arguments; called again
+            if another launcher was faster.
         given_up: descriptor that is readable once the launch is not wanted any more, or None.
+
+    Returns:
+        The keeper, with the lease, the grant and the state.
 
     Raises:
         GpulaunchError: the GPUs are refused, or busy and the launch does not wait: events.refusal.
@@ -58,54 +62,55 @@ def acquire(
         GivenUpError: the launch was given up while it waited.
     """
     try:
-        outcome = _acquire(launch, table, events, prepare, given_up)
+        outcome = _acquire(launch, table, events, make, given_up)
     except _LeaseAroundEndedError as ended:
         events.warn(f"lease {ended} has ended, so the job gets GPUs outside of it")
         launch = replace(launch, within=None)
-        outcome = _acquire(launch, table, events, prepare, given_up)
-    if isinstance(outcome, Acquired):
-        return outcome
-    raise events.refusal(launch, outcome)
+        outcome = _acquire(launch, table, events, make, given_up)
+    if isinstance(outcome, Wait | Refuse):
+        raise events.refusal(launch, outcome)
+    return outcome
 
 
 def _acquire(
     launch: Launch,
     table: Table,
     events: Events,
-    prepare: "Callable[[Draft, Share | None], C]",
+    make: "Callable[[Launch, Table, Draft, Share | None], K]",
     given_up: int | None,
-) -> Acquired[C] | Wait | Refuse:
+) -> K | Wait | Refuse:
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
     tried: set[str] = set()
     try:
-        seen = assess_now(launch, table, None)
+        decision, state = assess(launch, table, None)
         while True:
-            if _end_abandoned(launch, table, seen.snapshot, tried):
-                seen = assess_now(launch, table, _ticket_of(place))
-            if launch.within and launch.within not in seen.snapshot.leases:
+            if _end_abandoned(launch, table, state, tried):
+                decision, state = assess(launch, table, _ticket_of(place))
+            if launch.within and not state.within:
                 raise _LeaseAroundEndedError(launch.within.id)
-            if isinstance(seen.decision, Wait) and place is None:
+            if isinstance(decision, Wait) and place is None:
                 # Without the lock the table is not read at one moment: what one job has just
                 # released and what it took before may both seem to be in use.
                 with table.locked(_lock_patience_s(launch)) as locked:
-                    seen = assess(launch, relevant(launch, locked.read()), seen.outside)
-            if isinstance(seen.decision, Grant):
+                    state = state_of(launch, locked.read(), state.outside)
+                decision = decide(launch.request, state)
+            if isinstance(decision, Grant):
                 try:
-                    acquired = _take(launch, table, seen, place, prepare)
+                    keeper = _take(launch, table, decision, state, place, make)
                 except NotShareableError as problem:
                     events.warn(f"not shared: {problem}")
                     launch = replace(launch, request=replace(launch.request, sharing=None))
-                    acquired = None
-                if acquired is not None:
-                    return acquired
-                seen = assess_now(see_again(launch), table, _ticket_of(place))
-            elif isinstance(seen.decision, Refuse) or not launch.wait:
-                return seen.decision
+                    keeper = None
+                if keeper is not None:
+                    return keeper
+                decision, state = assess(see_again(launch), table, _ticket_of(place))
+            elif isinstance(decision, Refuse) or not launch.wait:
+                return decision
             else:
                 place = place or _join_queue(launch, table, events, given_up)
-                place.sleep(seen)
-                seen = assess_after_sleep(launch, table, place.ticket)
+                place.sleep(decision, state)
+                decision, state = assess_after_sleep(launch, table, place.ticket)
     finally:
         if place:
             place.close()
@@ -123,20 +128,21 @@ def _join_queue(
     return PlaceInQueue(launch, table, events, given_up)
 
 
-def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[str]) -> bool:
+def _end_abandoned(launch: Launch, table: Table, state: State, tried: set[str]) -> bool:
     """End containers that should have ended; return whether any has been tried.
 
     Args:
         launch: the launch, for its grace.
         table: the allocation table.
-        snapshot: the leases seen last.
+        state: the leases seen last.
         tried: ids of leases to leave alone; those that are tried are added.
     """
-    if not snapshot.unlocked - tried:
+    if not state.unlocked - tried:
         return False
     from gpulaunch.launch.free import end_abandoned  # late: few leases are containers'
 
-    return end_abandoned(table, snapshot, launch.grace_s, tried)
+    unlocked = [lease for lease in state.leases if lease.id in state.unlocked]
+    return end_abandoned(table, unlocked, launch.grace_s, tried)
 
 
 def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
@@ -165,49 +171,53 @@ def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
 def _take(
     launch: Launch,
     table: Table,
-    seen: Assessment,
+    grant: Grant,
+    state: State,
     place: "PlaceInQueue | None",
-    prepare: "Callable[[Draft, Share | None], C]",
-) -> Acquired[C] | None:
+    make: "Callable[[Launch, Table, Draft, Share | None], K]",
+) -> K | None:
     """Take what is granted under the host-wide lock; None if another launcher was faster.
 
     Raises:
         NotShareableError: the GPUs were to be shared, and their MPS daemon cannot be had.
     """
-    with _prepare_share(launch, table, seen) as share:
+    decision: Decision = grant
+    with _prepare_share(launch, table, grant) as share:
         record = table.draft(place.ticket.id if place else None)
-        holder: C | None = None
-        acquired: Acquired[C] | None = None
+        keeper: K | None = None
+        taken: Lease | None = None
         try:
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
-            holder = prepare(record, share)
+            keeper = make(launch, table, record, share)
             with table.locked(_lock_patience_s(launch)) as locked:
-                snapshot = relevant(launch, locked.read(_ticket_of(place)))
-                if snapshot != seen.snapshot:
-                    seen = assess(launch, snapshot, seen.outside)
-                grant = seen.decision
-                if isinstance(grant, Grant) and _suits_daemon(launch, seen, share):
-                    lease = _make_lease(launch, grant, record.id, holder.process)
-                    lease = replace(lease, share=_share_of(launch, seen, share))
+                now_seen = state_of(launch, locked.read(_ticket_of(place)), state.outside)
+                if replace(now_seen, clock_s=state.clock_s) != state:
+                    state, decision = now_seen, decide(launch.request, now_seen)
+                if isinstance(decision, Grant) and _suits_daemon(launch, decision, state, share):
+                    lease = _make_lease(launch, decision, record.id, keeper.process)
+                    lease = replace(lease, share=_share_of(launch, decision, share))
                     locked.publish(record, lease)
                     if place:
                         place.take(locked)
-                    acquired = Acquired(grant, seen.state, lease, record, holder)
+                    keeper.lease, keeper.grant, keeper.state = lease, decision, state
+                    taken = lease
         finally:  # also at the KeyboardInterrupt of a program that calls allocate()
-            if acquired is None:
-                if holder:
-                    holder.dismiss()
+            if taken is None:
+                if keeper:
+                    keeper.dismiss()
                 record.close()  # if it is in the table already, it becomes dead
-        if place and acquired:
-            place.wake_others(seen, acquired.lease.uuids)
-        return acquired
+        if taken is None:
+            return None
+        if place:
+            place.wake_others(state, taken.uuids)
+        return keeper
 
 
 def _prepare_share(
-    launch: Launch, table: Table, assessment: Assessment
+    launch: Launch, table: Table, grant: Grant
 ) -> "AbstractContextManager[Share | None]":
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
-    option = assessment.share_option
+    option = grant.share_option
     if option is None:
         return nullcontext(launch.within.share if launch.within else None)
     from gpulaunch.decide.share_options import share_of  # late: few launches share
@@ -216,17 +226,18 @@ def _prepare_share(
     return ready_to_share(share_of(launch.request, option), option.residents, launch.mps, table)
 
 
-def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | None") -> bool:
+def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share | None") -> bool:
     """Return whether a decision that was made again needs the very MPS daemon that is ready.
 
     Args:
         launch: the launch that needs the GPUs.
-        assessment: the new decision.
+        grant: the new decision.
+        state: what that rests on.
         prepared: the share whose daemon is ready; None if none is.
     """
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
-        return assessment.state.within is not None or prepared is None
-    option = assessment.share_option
+        return state.within is not None or prepared is None
+    option = grant.share_option
     if option is None or prepared is None:
         return option is None and prepared is None
     daemons = {lease.share.pipe_directory for lease in option.residents if lease.share}
@@ -235,9 +246,9 @@ def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | Non
     )
 
 
-def _share_of(launch: Launch, seen: Assessment, ready: "Share | None") -> "Share | None":
+def _share_of(launch: Launch, grant: Grant, ready: "Share | None") -> "Share | None":
     """Return the share of what is granted, with the MPS daemon that is ready."""
-    option = seen.share_option
+    option = grant.share_option
     if launch.request.sharing is None or option is None or ready is None:
         return ready  # if any, that of the lease around the launch
     from gpulaunch.decide.share_options import share_of  # late: few launches share

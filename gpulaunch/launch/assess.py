@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, ShareOption, State, Wait
+from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.outside_use import name_strays, see_again
@@ -17,42 +17,15 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
-from gpulaunch.records import Record, replace
-
-
-class Assessment(Record):
-    """A decision with the state that it rests on.
-
-    Attributes:
-        decision: Grant, Wait or Refuse.
-        state: the state of the machine in which it was made.
-        snapshot: live leases of the machine, and the tickets that come before this launch.
-        outside: use of GPUs that no lease explains.
-    """
-
-    decision: Decision
-    state: State
-    snapshot: Snapshot
-    outside: Sequence[OutsideUse]
-
-    @property
-    def behind(self) -> Ticket | None:
-        """The earlier request that this one comes after, or None."""
-        return self.decision.behind if isinstance(self.decision, Wait) else None
-
-    @property
-    def share_option(self) -> ShareOption | None:
-        """The share group that was granted, or None."""
-        return self.decision.share_option if isinstance(self.decision, Grant) else None
+from gpulaunch.records import replace
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, State]:
     """Return the decision that a launch would get now, and its state; nothing is taken."""
-    assessment = assess_now(launch, open_table_of(launch, warn), None)
-    return assessment.decision, assessment.state
+    return assess(launch, open_table_of(launch, warn), None)
 
 
-def assess_now(launch: Launch, table: Table, ticket: Ticket | None) -> Assessment:
+def assess(launch: Launch, table: Table, ticket: Ticket | None) -> tuple[Decision, State]:
     """Decide on the present state; a Wait is checked again if GPUs are in use outside gpulaunch.
 
     Args:
@@ -60,28 +33,68 @@ def assess_now(launch: Launch, table: Table, ticket: Ticket | None) -> Assessmen
         table: the allocation table of leases and tickets.
         ticket: the launch's own ticket; None if it is not in the queue.
     """
-    assessment = assess(launch, read_snapshot(launch, table, ticket), launch.machine.outside)
-    if isinstance(assessment.decision, Wait) and assessment.outside:
+    state = look(launch, table, ticket, launch.machine.outside)
+    decision = decide(launch.request, state)
+    if isinstance(decision, Wait) and launch.machine.outside:
         # What was seen before the table was read may have ended since, or have a lease.
-        outside = see_again(launch).machine.outside
-        assessment = assess(launch, read_snapshot(launch, table, ticket), outside)
-    return assessment
+        state = look(launch, table, ticket, see_again(launch).machine.outside)
+        decision = decide(launch.request, state)
+    return decision, state
 
 
-def assess_after_sleep(launch: Launch, table: Table, ticket: Ticket) -> Assessment:
+def assess_after_sleep(launch: Launch, table: Table, ticket: Ticket) -> tuple[Decision, State]:
     """Decide again after sleeping in the queue.
 
     Use outside gpulaunch costs a call of the driver and of engines, so it is looked up only if no
     lease is in the way.
     """
-    snapshot = read_snapshot(launch, table, ticket)
-    assessment = assess(launch, snapshot, ())
-    decision = assessment.decision
+    state = look(launch, table, ticket, ())
+    decision = decide(launch.request, state)
     free = isinstance(decision, Grant) or (isinstance(decision, Wait) and decision.is_barred)
     outside = see_again(launch).machine.outside if free else ()
     if outside:
-        assessment = assess(launch, snapshot, outside)
-    return assessment
+        state = look(launch, table, ticket, outside)
+        decision = decide(launch.request, state)
+    return decision, state
+
+
+def look(
+    launch: Launch, table: Table, ticket: Ticket | None, outside: Sequence[OutsideUse]
+) -> State:
+    """Return the state that a launch meets, read without the lock.
+
+    Args:
+        launch: the launch.
+        table: the allocation table of leases and tickets.
+        ticket: the launch's own ticket; None if it is not in the queue.
+        outside: use of GPUs that no lease explains.
+    """
+    records = table.peek(ticket)
+    if outside:  # this reads /proc, which may block on a process that hangs: never under the lock
+        leases = records.of(launch.machine).leases
+        outside = name_strays(launch.machine.topology, outside, leases)
+    return state_of(launch, records, outside)
+
+
+def state_of(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -> State:
+    """Return the state that a launch meets.
+
+    Args:
+        launch: the launch.
+        records: those of all machines.
+        outside: use of GPUs that no lease explains; drained ones are found in the records.
+    """
+    topology, seen = launch.machine.topology, relevant(launch, records)
+    used = [use for use in outside if use.state != "drained"]
+    return State(
+        topology,
+        seen.leases,
+        (*used, *drained_uses(topology, seen)),
+        launch.within if launch.within in seen.leases else None,
+        seen.tickets,
+        seconds_since_boot(),
+        seen.unlocked,
+    )
 
 
 def read_snapshot(launch: Launch, table: Table, ticket: Ticket | None) -> Snapshot:
@@ -97,32 +110,6 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     snapshot = everything.of(launch.machine)
     awake = [ticket for ticket in snapshot.tickets if not is_stopped(ticket.launcher)]
     return replace(snapshot, tickets=awake)
-
-
-def assess(
-    launch: Launch,
-    snapshot: Snapshot,
-    outside: Sequence[OutsideUse],
-) -> Assessment:
-    """Decide on a snapshot of the table and the use of GPUs outside gpulaunch.
-
-    Args:
-        launch: the launch to decide about.
-        snapshot: records of the launch's machine.
-        outside: use of GPUs that no lease explains.
-    """
-    within = launch.within if launch.within in snapshot.leases else None
-    uses = name_strays(launch.machine.topology, outside, snapshot.leases) if outside else ()
-    state = State(
-        launch.machine.topology,
-        snapshot.leases,
-        (*uses, *drained_uses(launch.machine.topology, snapshot)),
-        within,
-        snapshot.tickets,
-        seconds_since_boot(),
-    )
-    decision = decide(launch.request, state)
-    return Assessment(decision, state, snapshot, outside)
 
 
 def drained_uses(topology: Topology, snapshot: Snapshot) -> tuple[OutsideUse, ...]:

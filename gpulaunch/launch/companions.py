@@ -9,12 +9,12 @@ from contextlib import suppress
 from io import FileIO
 
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Keeper
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_file import Draft, wait_until_unlocked
-from gpulaunch.leases.table import Table, release
+from gpulaunch.leases.record_file import wait_until_unlocked
+from gpulaunch.leases.table import release
 from gpulaunch.process.companion import DISMISSED, Companion, forget_environment
 from gpulaunch.process.ending import SETTLE_S, end_all, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
@@ -61,31 +61,26 @@ class LeaseCompanion:
     the lease's time limit.
 
     Args:
-        launch: the launch, which says what becomes of what the job leaves.
-        table: the allocation table, which has the lease.
-        record: record of the lease.
-        lease: the lease.
+        keeper: who keeps the lease; its launch says what becomes of what the job leaves.
         before_signal: called with processes before they get TERM or KILL.
     """
 
     def __init__(
         self,
-        launch: Launch,
-        table: Table,
-        record: Draft,
-        lease: Lease,
+        keeper: Keeper,
         before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
+        launch = keeper.launch
         # Outside this session, such as an empty tmux, what does not use the GPUs keeps no lease,
         # where that can be told.
         self._idle_s = None if launch.machine.key else launch.leftover_timeout_s
         self._session = os.getsid(0)
         self._idle_since_s: float | None = None
-        self._table, self._record, self._lease = table, record, lease
+        self._table, self._record, self._lease = keeper.table, keeper.record, keeper.lease
         self._ends = launch.leftovers == "end"
         self._guards = self._ends and is_cancelled_by_kill()  # then the job ends with the launcher
         self._grace_s, self._before_signal = launch.grace_s, before_signal
-        self._companion = Companion(self._act, record.fd)
+        self._companion = Companion(self._act, self._record.fd)
 
     def dismiss(self) -> None:
         """End the process: the lease is over."""

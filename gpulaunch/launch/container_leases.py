@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.followed import Followed
@@ -9,17 +10,17 @@ from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
-from gpulaunch.launch.launch import Acquired, Events, Launch, ThisProcess
+from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
-from gpulaunch.leases.table import Table, release
+from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import KILL_S, end_all, reached_by
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
-from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace, state_of, this_process
+from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace, state_of
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few containers share
@@ -33,54 +34,55 @@ _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.2
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 
-AcquiredContainer = Acquired["ContainerHolder"]
 
+class ContainerKeeper(Keeper):
+    """Keeps a lease for containers, together with the client that makes them and a companion.
 
-class ContainerHolder:
-    """The holder of a container's lease: the client that makes it, and a companion.
-
-    The companion is a process that takes the lease over when the launcher goes, and holds it until
+    The companion is a process that takes the lease over when the launcher goes, and keeps it until
     the client and the containers have ended.
 
     Args:
         launch: a container's launch.
         table: table in which the lease will be.
-        record: record of the lease; still a draft.
+        record: record of the lease, which has no name yet.
+        share: its part of the GPUs, with a pipe directory unless the machine is described; None for
+            GPUs of its own.
         process: the client; None to fork it.
-        membership: in a share group; None for GPUs of its own.
         beside_others: whether the client makes other leases' containers, too.
         forks: whether there is a companion at all.
 
     Attributes:
         process: the client.
         job: the client, if it was forked here.
+        membership: that in a share group, or None.
         followed: the containers.
         is_freed: whether the lease has been released here.
         is_handed_over: whether the companion has the lease.
-        stopped_s: seconds for which it was stopped; unknown, and so 0.
     """
-
-    stopped_s = 0.0
 
     def __init__(
         self,
         launch: Launch,
         table: Table,
         record: Draft,
-        process: Process | None,
-        membership: "Membership | None",
+        share: "Share | None" = None,
+        process: Process | None = None,
         *,
-        beside_others: bool,
-        forks: bool,
+        beside_others: bool = False,
+        forks: bool = True,
     ) -> None:
+        super().__init__(launch, table, record, share)
         container, limit_s = launch.container, launch.time_limit_s
         assert container  # noqa: S101  for the type checker
-        self.membership = membership
+        self.membership: Membership | None = None
+        if share and share.pipe_directory:
+            from gpulaunch.sharing import membership  # late: few containers share
+
+            self.membership = membership.Membership(table, record, share)
         self.is_freed = self.is_handed_over = False
-        self._table, self._record, self._grace_s = table, record, launch.grace_s
         self._ends_when_killed = is_cancelled_by_kill()
         self._overdue_s = None if limit_s is None else time.monotonic() + limit_s
-        self._before_signal = membership.take_off if membership else None
+        self._before_signal = self.membership.take_off if self.membership else None
         self.followed = Followed(
             container.client,
             container.engine_id,
@@ -91,7 +93,7 @@ class ContainerHolder:
         )
         self._companion = Companion(self._act, record.fd) if forks else None
         self.job = None if process else Job(keep=record.fd)
-        self.process = self.job.process if self.job else process or this_process()
+        self.process = self.job.process if self.job else process or self.process
 
     def dismiss(self) -> None:
         """End the companions, and a client that was forked: the GPUs went to another launch."""
@@ -116,8 +118,8 @@ class ContainerHolder:
         """
         word = b"" if ends else _TAKE_OVER
         if self._companion and not self._companion.tell(word):
-            Companion(self._act, self._record.fd).tell(word)
-        self._record.close()
+            Companion(self._act, self.record.fd).tell(word)
+        self.record.close()
         self.is_handed_over = True
 
     def end(self, client: Process, grace_s: float) -> bool:
@@ -144,7 +146,7 @@ class ContainerHolder:
         if word == DISMISSED:
             return
         lease = next(
-            (lease for lease in self._table.own_leases() if lease.id == self._record.id), None
+            (lease for lease in self.table.own_leases() if lease.id == self.record.id), None
         )
         if lease is None:  # the launcher was killed before it had a lease
             return
@@ -154,10 +156,19 @@ class ContainerHolder:
         self.followed.wait(
             client,
             overdue_s,
-            end=lambda: self.end(client, self._grace_s),
-            is_pointless=lambda: self._record.is_removed,
+            end=lambda: self.end(client, self.launch.grace_s),
+            is_pointless=lambda: self.record.is_removed,
         )
-        release(self._table, self._record, lease)
+        self.lease = lease
+        super().release()
+
+    def release(self) -> None:
+        """Free the GPUs, and leave the share group."""
+        super().release()
+        self.is_freed = True
+        self.end_companion()
+        if self.membership:
+            self.membership.leave()
 
 
 class ContainerLeases:
@@ -175,7 +186,7 @@ class ContainerLeases:
 
     Attributes:
         process: the process that makes the containers, or None.
-        held: the leases taken so far.
+        held: keepers of the leases taken so far.
         watch: what is seen of the GPUs, or None.
     """
 
@@ -192,8 +203,8 @@ class ContainerLeases:
         self.events, self._said = events, set[str]()
         self._follows, self._forks, self._watches = follows, forks, watches
         self._table: Table | None = None
-        self._reserve: Acquired[ThisProcess] | None = None
-        self.held: list[tuple[Launch, AcquiredContainer]] = []
+        self._reserve: Keeper | None = None
+        self.held: list[ContainerKeeper] = []
         self._granted_s: float | None = None
         self.watch: GpuWatch | None = None
         self._sharing: tuple[Event, Thread] | None = None
@@ -214,15 +225,15 @@ class ContainerLeases:
     def reserve(self, launch: Launch) -> None:
         """Wait for the GPUs of all containers that are to be made, so that none waits alone."""
         events = self.events.begins(launch)
-        self._reserve = acquire(launch, self.table_of(launch), events, lambda *_: ThisProcess())
+        self._reserve = acquire(launch, self.table_of(launch), events, Keeper)
 
     def end_reserve(self) -> None:
         """Free what is reserved; the containers have leases of their own by now."""
-        taken, self._reserve = self._reserve, None
-        if taken and self._table:
-            release(self._table, taken.record, taken.lease)
+        keeper, self._reserve = self._reserve, None
+        if keeper:
+            keeper.release()
 
-    def take(self, launch: Launch, gone: int | None = None) -> AcquiredContainer:
+    def take(self, launch: Launch, gone: int | None = None) -> ContainerKeeper:
         """Take the lease of a container, out of what is reserved if that is enough.
 
         Args:
@@ -235,33 +246,34 @@ class ContainerLeases:
         """
         self._await_ended()
         events = self.events.begins(launch)
-        acquired = None
+        keeper = None
         if self._reserve:
             inside = replace(launch, within=self._reserve.lease, wait=False)
             with suppress(UsageError, WouldWaitError):
-                acquired = self._acquire(inside, Events(), gone)
-        acquired = acquired or self._acquire(launch, events, gone)
-        self.held.append((launch, acquired))
-        events.granted(acquired)
+                keeper = self._acquire(inside, Events(), gone)
+        keeper = keeper or self._acquire(launch, events, gone)
+        self.held.append(keeper)
+        events.granted(keeper)
         self._granted_s = self._granted_s or time.monotonic()
         if self._watches:
-            self.watch = GpuWatch(launch, self.table_of(launch), acquired, events)
-            self._watch_sharing(launch, acquired)
-        return acquired
+            self.watch = GpuWatch(keeper, events)
+            self._watch_sharing(keeper)
+        return keeper
 
-    def _watch_sharing(self, launch: Launch, acquired: AcquiredContainer) -> None:
+    def _watch_sharing(self, keeper: ContainerKeeper) -> None:
         """Watch in another thread whether a container that shares its GPUs does so by MPS."""
-        membership = acquired.holder.membership
+        membership = keeper.membership
         if membership is None:
             return
         from threading import Event, Thread  # late: few containers share
 
-        ended, pids = Event(), acquired.holder.followed.pids
+        ended, pids = Event(), keeper.followed.pids
 
         def wait(limit_s: float | None) -> int | None:
             return self._status if ended.wait(limit_s) else None
 
-        rest = (wait, None, launch.machine, acquired.lease.uuids, self.warn, pids)
+        machine, uuids = keeper.launch.machine, keeper.lease.uuids
+        rest = (wait, None, machine, uuids, self.warn, pids)
         self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
         self._sharing[1].start()
 
@@ -275,8 +287,8 @@ class ContainerLeases:
         if status is None:
             was_late = self._is_over(options)
             grace_s = options.grace_s if was_late else 0.0
-            for _, acquired in self.held:
-                self._end_containers(acquired, grace_s)
+            for keeper in self.held:
+                self._end_containers(keeper, grace_s)
             status = job.end(grace_s)
         self._status = status
         if self._sharing:
@@ -319,51 +331,38 @@ class ContainerLeases:
 
     def _await_ended(self) -> None:
         """Wait for the companions of containers that have ended to say so, as a script expects."""
-        for launch, acquired in [*self.held] if self._forks else []:
-            holder = acquired.holder
-            if holder.is_freed or not holder.is_handed_over:
+        for keeper in [*self.held] if self._forks else []:
+            if keeper.is_freed or not keeper.is_handed_over:
                 continue
-            if holder.followed.has_ended():
-                _await_release(self.table_of(launch).path_of(acquired.lease))
-                holder.is_freed = True
+            if keeper.followed.has_ended():
+                _await_release(keeper.table.path_of(keeper.lease))
+                keeper.is_freed = True
 
-    def _acquire(self, launch: Launch, events: Events, gone: int | None) -> AcquiredContainer:
-        table = self.table_of(launch)
+    def _acquire(self, launch: Launch, events: Events, gone: int | None) -> ContainerKeeper:
+        make = partial(
+            ContainerKeeper,
+            process=self.process,
+            beside_others=self._follows,
+            forks=self._forks,
+        )
+        return acquire(launch, self.table_of(launch), events, make, gone)
 
-        def prepare(record: Draft, share: "Share | None") -> ContainerHolder:
-            membership = None
-            if share and share.pipe_directory:  # a described machine has no MPS
-                from gpulaunch.sharing.membership import Membership  # late: few share
-
-                membership = Membership(table, record, share)
-            return ContainerHolder(
-                launch,
-                table,
-                record,
-                self.process,
-                membership,
-                beside_others=self._follows,
-                forks=self._forks,
-            )
-
-        return acquire(launch, table, events, prepare, gone)
-
-    def begins_to_run(self, acquired: AcquiredContainer) -> None:
+    def begins_to_run(self, keeper: ContainerKeeper) -> None:
         """Leave the lease of a container that begins to run to its companion, if it is to follow.
 
         In CI it stays here: the containers are to end with this process.
         """
         if self._follows and not is_cancelled_by_kill():
-            acquired.holder.hand_over(ends=False)
+            keeper.hand_over(ends=False)
 
     def before_signal(self, number: int) -> None:
         """Detach from MPS what the client is about to pass a signal on to."""
-        for launch, acquired in self.held:
-            holder = acquired.holder
-            if holder.membership and launch.container and launch.container.passes_signals:
-                pids = holder.followed.pids()
+        for keeper in self.held:
+            container = keeper.launch.container
+            if keeper.membership and container and container.passes_signals:
+                pids = keeper.followed.pids()
                 first = set(filter(leads_namespace, pids))
-                for problem in holder.membership.take_off(reached_by(number, first, pids), number):
+                for problem in keeper.membership.take_off(reached_by(number, first, pids), number):
                     self.warn(problem)
 
     def release(self, *, in_order: bool = True) -> None:
@@ -374,27 +373,27 @@ class ContainerLeases:
                 engine for a start that is under way: that is left to the companion.
         """
         self.end_reserve()
-        for launch, acquired in self.held:
-            if not acquired.holder.is_freed:
-                self._release(launch, acquired, in_order=in_order)
+        for keeper in self.held:
+            if not keeper.is_freed:
+                self._release(keeper, in_order=in_order)
 
-    def _release(self, launch: Launch, acquired: AcquiredContainer, *, in_order: bool) -> None:
-        holder, lease, table = acquired.holder, acquired.lease, self.table_of(launch)
-        followed = holder.followed
+    def _release(self, keeper: ContainerKeeper, *, in_order: bool) -> None:
+        launch, lease, table = keeper.launch, keeper.lease, keeper.table
+        followed = keeper.followed
         over = followed.has_ended() or (in_order and followed.has_only_been_made())
         ends = False
-        if not over and not holder.is_handed_over and lease.ends_with_launcher:
+        if not over and not keeper.is_handed_over and lease.ends_with_launcher:
             # A runner may have killed the client before this process.
-            ends = self._end_containers(acquired, launch.grace_s)
+            ends = self._end_containers(keeper, launch.grace_s)
             if ends:
                 program = launch.command[0].rpartition("/")[2]
                 self.warn(f"{program} has ended before its container: that ends, too, as CI=true")
             over = followed.has_ended()
-        if not holder.is_handed_over:
+        if not keeper.is_handed_over:
             if over:
-                self.free(launch, acquired)
+                keeper.release()
             else:
-                holder.hand_over(ends=ends)
+                keeper.hand_over(ends=ends)
         elif over and self._forks:
             _await_release(table.path_of(lease))
         elif over:
@@ -402,22 +401,13 @@ class ContainerLeases:
             with table.locked() as locked:
                 locked.sweep(record_name(lease))
 
-    def _end_containers(self, acquired: AcquiredContainer, grace_s: float) -> bool:
+    def _end_containers(self, keeper: ContainerKeeper, grace_s: float) -> bool:
         """End the containers of a lease; return whether there was one, or perhaps still is."""
         try:
-            return acquired.holder.end(acquired.holder.process, grace_s)
+            return keeper.end(keeper.process, grace_s)
         except FailedError as problem:
             self.warn(problem.message)
             return True
-
-    def free(self, launch: Launch, acquired: AcquiredContainer) -> None:
-        """Release a lease."""
-        release(self.table_of(launch), acquired.record, acquired.lease)
-        holder = acquired.holder
-        holder.is_freed = True
-        holder.end_companion()
-        if holder.membership:
-            holder.membership.leave()
 
 
 def _await_release(path: str) -> None:

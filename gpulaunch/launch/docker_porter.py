@@ -30,7 +30,7 @@ from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.assess import preview
-from gpulaunch.launch.container_leases import AcquiredContainer, ContainerLeases
+from gpulaunch.launch.container_leases import ContainerKeeper, ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
@@ -98,7 +98,7 @@ class DockerPorter(ContainerLeases):
         self._command, self._fills, self._alias = command, fills, alias
         self._info, self._turn, self._only_looks = info, allocate_lock(), only_looks
         self.launch: Launch | None = None
-        self._fresh: dict[str, AcquiredContainer] = {}
+        self._fresh: dict[str, ContainerKeeper] = {}
         self.problem: GpulaunchError | None = None
 
     def create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
@@ -173,8 +173,8 @@ class DockerPorter(ContainerLeases):
         if image is None:
             self._foresee(launch)
             raise NotHereError(container.image)
-        acquired = self.take(launch, gone)
-        return self._filled(document, container, launch, acquired), self._ended(launch, acquired)
+        keeper = self.take(launch, gone)
+        return self._filled(document, container, keeper), self._ended(keeper)
 
     def _has_lease_already(self, document: Document) -> bool:
         """Return whether a container comes from another door, as one in the lease around that."""
@@ -185,14 +185,10 @@ class DockerPorter(ContainerLeases):
         return any(one.id == lease_id and one.user_id == os.geteuid() for one in leases)
 
     def _filled(
-        self,
-        document: Document,
-        container: AskedContainer,
-        launch: Launch,
-        acquired: AcquiredContainer,
+        self, document: Document, container: AskedContainer, keeper: ContainerKeeper
     ) -> Document:
         """Return the request with the GPUs of its lease."""
-        lease, gpus = acquired.lease, acquired.grant.gpus
+        launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
         assert launch.container  # noqa: S101  for the type checker
         way, driver = launch.container.way, launch.machine.topology.driver
         if way == NO_WAY:
@@ -211,8 +207,8 @@ class DockerPorter(ContainerLeases):
         self.end_reserve()  # what is started first comes after all that is made
         try:
             found = None if container in self._fresh else self.client.container(container)
-            if acquired := self._fresh.pop(found.id if found else container, None):
-                self.begins_to_run(acquired)
+            if keeper := self._fresh.pop(found.id if found else container, None):
+                self.begins_to_run(keeper)
                 return None
             if found is None or not (found.lease_id and found.uuids):
                 return None
@@ -223,13 +219,12 @@ class DockerPorter(ContainerLeases):
 
     def removed(self) -> None:
         """Free what was taken for containers that were made here and are gone by now."""
-        for container, acquired in [*self._fresh.items()]:
-            if acquired.holder.followed.has_ended():
+        for container, keeper in [*self._fresh.items()]:
+            if keeper.followed.has_ended():
                 self._fresh.pop(container, None)
-                launch = next(launch for launch, one in self.held if one is acquired)
-                self.free(launch, acquired)
+                keeper.release()
 
-    def take(self, launch: Launch, gone: int | None = None) -> AcquiredContainer:
+    def take(self, launch: Launch, gone: int | None = None) -> ContainerKeeper:
         """Take the lease of a container, after those of others that have been removed."""
         self.removed()
         return super().take(launch, gone)
@@ -246,13 +241,13 @@ class DockerPorter(ContainerLeases):
             warn=self.warn,
         )
         self._look(launch)
-        acquired = self.take(launch, gone)
+        keeper = self.take(launch, gone)
 
         def ended(started: str | None) -> None:
             if started is None:
-                self.free(launch, acquired)
+                keeper.release()
             else:
-                self.begins_to_run(acquired)
+                self.begins_to_run(keeper)
 
         return ended
 
@@ -297,14 +292,14 @@ class DockerPorter(ContainerLeases):
         found = max(fitting, key=lambda lease: len(lease.ancestors), default=None)
         return replace(launch, within=found) if found else launch
 
-    def _ended(self, launch: Launch, acquired: AcquiredContainer) -> Ended:
+    def _ended(self, keeper: ContainerKeeper) -> Ended:
         """Return what is called once the engine has made or started the container, or refused."""
 
         def ended(container: str | None) -> None:
             if container is None:
-                self.free(launch, acquired)
+                keeper.release()
             else:
-                self._fresh[container] = acquired
+                self._fresh[container] = keeper
 
         return ended
 

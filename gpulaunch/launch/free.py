@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record_file import is_locked, opened, parse_record, parse_unlocked
-from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
@@ -233,7 +233,7 @@ def _find_pid(process: Process, fd: int) -> int | None:
     return next((pid for pid in found if is_same(pid, process)), None)
 
 
-def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[str]) -> bool:
+def end_abandoned(table: Table, unlocked: Iterable[Lease], grace_s: float, tried: set[str]) -> bool:
     """End this user's containers that nobody looks after, and that are over their time or CI's.
 
     Those of other users are left alone, also by root: a record says what its owner likes, and might
@@ -241,7 +241,7 @@ def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[s
 
     Args:
         table: the allocation table.
-        snapshot: leases with the ids of those that no process holds.
+        unlocked: leases that no process holds any more.
         grace_s: seconds between TERM and KILL.
         tried: ids of leases to leave alone; those that are tried are added.
 
@@ -250,8 +250,8 @@ def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[s
     """
     abandoned = [
         (lease, reason)
-        for lease in snapshot.leases
-        if lease.id in snapshot.unlocked - tried and lease.user_id == os.geteuid()
+        for lease in unlocked
+        if lease.id not in tried and lease.user_id == os.geteuid()
         if (reason := reason_to_end(lease))
     ]
     for lease, reason in abandoned:

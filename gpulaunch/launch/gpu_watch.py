@@ -11,18 +11,14 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.launch import Acquired, Events, Launch
+from gpulaunch.launch.launch import Events, Keeper
 from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.leases.holders import name_job
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.table import Table
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import Machine, are_busy, load_driver, watch_faults
+from gpulaunch.machine.find import are_busy, load_driver, watch_faults
 from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import name_this_thread
@@ -38,12 +34,9 @@ class IdleWatch:
     It ends with this process.
 
     Args:
-        machine: this machine.
-        table: the allocation table.
-        lease: the job's lease.
-        record: its open record.
-        limits: seconds after which idle GPUs are told of, and after which the job is ended; None
-            for never.
+        keeper: who keeps the lease, on this machine.
+        after_s: seconds after which idle GPUs are told of.
+        limit_s: seconds after which the job is ended; None for never.
         idle: called from the thread with the seconds of idleness, once each time that it is long
             enough to be told of; must not raise.
 
@@ -54,23 +47,22 @@ class IdleWatch:
 
     def __init__(
         self,
-        machine: Machine,
-        table: Table,
-        lease: Lease,
-        record: Draft,
-        limits: tuple[float, float | None],
+        keeper: Keeper,
+        after_s: float,
+        limit_s: float | None,
         idle: Callable[[float], None],
     ) -> None:
-        self._machine, self._table, self._lease = machine, table, lease
-        self._gpus = [gpu for gpu in machine.topology.gpus if gpu.uuid in lease.uuids]
+        self._machine, self._table = keeper.launch.machine, keeper.table
+        self._lease = keeper.lease
+        gpus = self._machine.topology.gpus
+        self._gpus = [gpu for gpu in gpus if gpu.uuid in self._lease.uuids]
         self._strayed_to: set[str] = set()
         self.strayed = ""
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
-        self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
-        self._after_s, self._limit_s = limits
-        self._every_s = min(
-            _LOOK_EVERY_S, *(limit / _LOOKS for limit in limits if limit is not None)
-        )
+        self._fd = os.open(f"/proc/self/fd/{keeper.record.fd}", os.O_WRONLY | os.O_CLOEXEC)
+        self._after_s = after_s
+        self._limit_s = float("inf") if limit_s is None else limit_s
+        self._every_s = min(_LOOK_EVERY_S, after_s / _LOOKS, self._limit_s / _LOOKS)
         self._idle = idle
         self.limit_is_over = False
         mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
@@ -85,7 +77,6 @@ class IdleWatch:
         name_this_thread("idle watch")
         told = False
         busy_s = time.monotonic()
-        limit_s = float("inf") if self._limit_s is None else self._limit_s
         while True:
             time.sleep(self._every_s)
             if self._are_busy():
@@ -96,7 +87,7 @@ class IdleWatch:
             if idle_s >= self._after_s and not told:
                 told = True
                 self._idle(idle_s)
-            if idle_s >= limit_s:
+            if idle_s >= self._limit_s:
                 self.limit_is_over = True
                 os.kill(os.getpid(), signal.SIGTERM)  # it passes that on to the job
                 return
@@ -154,24 +145,17 @@ class GpuWatch:
     """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays.
 
     Args:
-        launch: the launch.
-        table: the allocation table.
-        acquired: its lease.
+        keeper: who keeps the lease.
         events: who hears of them.
     """
 
-    def __init__(
-        self, launch: Launch, table: Table, acquired: Acquired[Any], events: Events
-    ) -> None:
-        self._warn, self._idle = table.warn, None
-        if acquired.grant.exclusive_reason:
-            events.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        self._faults = watch_faults(launch.machine, acquired.grant.gpus)
+    def __init__(self, keeper: Keeper, events: Events) -> None:
+        launch, self._warn, self._idle = keeper.launch, keeper.table.warn, None
+        if keeper.grant.exclusive_reason:
+            events.warn(f"not shared: {keeper.grant.exclusive_reason}")
+        self._faults = watch_faults(launch.machine, keeper.grant.gpus)
         if launch.machine.key is None and launch.idle_after_s is not None:
-            limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
-            self._idle = IdleWatch(
-                launch.machine, table, lease, acquired.record, limits, events.idle
-            )
+            self._idle = IdleWatch(keeper, launch.idle_after_s, launch.idle_limit_s, events.idle)
 
     def tell(self, status: int) -> None:
         """Warn of what was seen, now that the job has ended with a wait status."""

@@ -1,22 +1,22 @@
 """A launch: one command, what it asks of the machine and how it waits; what it gets; who hears."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpulaunch.decide.decision import Grant, Refuse, State, Wait
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.machine.find import Machine
-from gpulaunch.process.identity import Process
 from gpulaunch.process.system import this_process
 from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.engine import ContainerLaunch
-    from gpulaunch.leases.table import Snapshot
+    from gpulaunch.leases.lease import Share
 
 
 class Launch(Record):
@@ -81,46 +81,52 @@ class Launch(Record):
     notify: str | None = None
 
 
-class Holder(Protocol):
-    """The future holder of a lease, made before the lease is taken so that its pid is recorded."""
+class Keeper:
+    """Who keeps a lease: made before it is taken, so that its record has the pid of the job.
+
+    This one is for a lease without a job, kept by the very process that takes it.
+
+    Args:
+        launch: the launch that needs the GPUs.
+        table: the allocation table.
+        record: the open file of the lease's record, which has no name yet.
+        share: the launch's part of the GPUs if it shares them, or None.
+
+    Attributes:
+        process: the process that the record names as the job.
+        lease: the lease as recorded; from acquire(), as the next two.
+        grant: the decision, with the GPUs and the reason.
+        state: the state of the machine in which they were granted.
+    """
+
+    lease: Lease
+    grant: Grant
+    state: State
+
+    def __init__(
+        self,
+        launch: Launch,
+        table: Table,
+        record: Draft,
+        share: "Share | None" = None,  # noqa: ARG002
+    ) -> None:
+        self.launch, self.table, self.record = launch, table, record
+        self.process = this_process()
 
     @property
-    def process(self) -> Process:
-        """The process that the record names as the job."""
+    def stopped_s(self) -> float:
+        """Seconds for which the job was stopped, as by Ctrl-Z, where that is known."""
+        return 0.0
 
     def dismiss(self) -> None:
         """Undo everything: the GPUs went to another launch."""
 
-
-class ThisProcess:
-    """The holder of a lease without a job: the process itself that takes it."""
-
-    def __init__(self) -> None:
-        self.process = this_process()
-
-    def dismiss(self) -> None:
-        """Do nothing: no process was started."""
+    def release(self) -> None:
+        """Free the GPUs."""
+        release(self.table, self.record, self.lease)
 
 
-C = TypeVar("C", bound=Holder)
-
-
-class Acquired(Record, Generic[C]):
-    """A lease that this process has just taken.
-
-    Attributes:
-        grant: the decision, with the GPUs and the reason.
-        state: the state of the machine in which they were granted.
-        lease: the lease as recorded.
-        record: the open file of its record.
-        holder: the future holder that was made for it.
-    """
-
-    grant: Grant
-    state: State
-    lease: Lease
-    record: Draft
-    holder: C
+K = TypeVar("K", bound=Keeper)
 
 
 class Events:
@@ -140,7 +146,7 @@ class Events:
     def detached(self) -> None:
         """Hear that it goes on in a session of its own, where nobody looks at it."""
 
-    def waiting(self, reason: str, seen: "Snapshot") -> None:
+    def waiting(self, reason: str, seen: Snapshot) -> None:
         """Hear why the launch joins the queue, and which leases and earlier tickets there are."""
 
     def first(self, reason: str, waited_s: float) -> None:
@@ -149,7 +155,7 @@ class Events:
     def minute(self, waited_s: float, number: Callable[[], int]) -> None:
         """Hear once a minute that it waits; `number` returns its place in the queue."""
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Hear that it has its GPUs, and that its job is about to start."""
 
     def idle(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.history.line import HistoryLine
-from gpulaunch.launch.launch import Acquired, Events, Launch
+from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.record import redacted, shortened
@@ -46,12 +46,12 @@ class LaunchInHistory(Events):
         self._line = HistoryLine(**self._asked(), key=key, log=log, terminal=terminal)
         return self._line.problem
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Write that the launch has its GPUs."""
-        lease = acquired.lease
+        lease = keeper.lease
         got = {
             "id": lease.id,
-            "gpus": [gpu.name for gpu in acquired.grant.gpus],
+            "gpus": [gpu.name for gpu in keeper.grant.gpus],
             "sm_percentage": lease.share.sm_percentage if lease.share else None,
             "started_s": time.time(),
         }
@@ -150,11 +150,11 @@ class Notifier(Events):
         """Hear that its user may have gone."""
         self._is_awaited = True
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Tell that the job has its GPUs and is about to start."""
         self._started_s = time.monotonic()
-        self._about["lease"] = acquired.lease.id
-        gpus = acquired.grant.gpus
+        self._about["lease"] = keeper.lease.id
+        gpus = keeper.grant.gpus
         self._about["gpus"] = ",".join(gpu.name for gpu in gpus)
         notify(self._command, "start", **self._about)
 

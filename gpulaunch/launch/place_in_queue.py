@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from gpulaunch.decide.decide import used_outside
+from gpulaunch.decide.decision import State, Wait
 from gpulaunch.decide.needs import admitted_gpus, leased_until_s
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import Assessment, read_snapshot
+from gpulaunch.launch.assess import read_snapshot
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import CHOOSY_S, ENDLESS, first_to_try, leaves_some, queued
@@ -117,22 +118,23 @@ class PlaceInQueue:
             raise
         self._in_queue = True
 
-    def sleep(self, seen: Assessment) -> None:
+    def sleep(self, decision: Wait, state: State) -> None:
         """Sleep until what keeps the launch waiting may have changed.
 
         Args:
-            seen: the decision, which is a Wait, and the state that it rests on.
+            decision: why it waits.
+            state: what that rests on.
 
         Raises:
             TimedOutError: the longest wait is over.
             GivenUpError: nobody wants the place any more.
         """
-        reason, behind = seen.decision.reason, seen.behind
+        reason, behind = decision.reason, decision.behind
         if not self._has_slept:
             self._events.waiting(reason, read_snapshot(self._launch, self._table, self.ticket))
         self._has_slept = True
         # What is newly followed may have ended before: then decide again.
-        if self._listen_to(behind) if behind else self._follow(seen.snapshot.leases):
+        if self._listen_to(behind) if behind else self._follow(state.leases):
             return
         if behind is None and self._was_behind:
             self._events.first(reason, time.monotonic() - self._joined_s)
@@ -140,13 +142,13 @@ class PlaceInQueue:
         if self._was_woken:
             self._woken_in_vain.clear()
         if self._was_woken or behind is None:  # the first also without an event: none is lost
-            woken = self._wake_next(seen, skipped=self._woken_in_vain, after_event=self._was_woken)
+            woken = self._wake_next(state, skipped=self._woken_in_vain, after_event=self._was_woken)
             self._woken_in_vain = {*self._woken_in_vain, woken} if woken else set()
         self._was_woken = self._was_told_to_look = False
         if behind:
             self._sleep_behind(behind, reason)
         else:
-            self._sleep_as_first(reason, [pid for use in seen.outside for pid in use.pids])
+            self._sleep_as_first(reason, [pid for use in state.outside for pid in use.pids])
 
     def _follow(self, leases: Sequence[Lease]) -> bool:
         """Follow the leases, as the first in the queue; return whether to decide again."""
@@ -274,19 +276,19 @@ class PlaceInQueue:
         """Return the launch's place in the queue."""
         return len(read_snapshot(self._launch, self._table, self.ticket).tickets) + 1
 
-    def wake_others(self, seen: Assessment, taken: Iterable[str]) -> None:
+    def wake_others(self, state: State, taken: Iterable[str]) -> None:
         """Wake the next that might start, since what this launch wanted and did not take is free.
 
         Args:
-            seen: its last assessment.
+            state: what it met.
             taken: UUIDs of the GPUs that it has just taken.
         """
         with suppress(FailedError):
-            self._wake_next(seen, taken)
+            self._wake_next(state, taken)
 
     def _wake_next(
         self,
-        seen: Assessment,
+        state: State,
         taken: Iterable[str] = (),
         skipped: Collection[str] = (),
         *,
@@ -298,7 +300,7 @@ class PlaceInQueue:
         comes free, and not all who wait.
 
         Args:
-            seen: the last assessment of this launch.
+            state: what this launch met last.
             taken: UUIDs of the GPUs that it has just taken; none if it does not start.
             skipped: ids of tickets that have been woken and did not start.
             after_event: whether anything has changed that is known.
@@ -306,7 +308,6 @@ class PlaceInQueue:
         Returns:
             The id of the ticket that was woken; None for none.
         """
-        state = seen.state
         topology, within = state.topology, state.within
         busy_until_s = leased_until_s(topology, state.leases, within)
         busy_until_s |= dict.fromkeys((*used_outside(state, busy_until_s), *taken), ENDLESS)

@@ -101,10 +101,10 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     driver = launch.machine.topology.driver
     leases = ContainerLeases(None, events, watches=True)
     try:
-        acquired = leases.take(launch)
-        lease_id, argv = acquired.lease.id, command.argv
+        keeper = leases.take(launch)
+        lease_id, argv = keeper.lease.id, command.argv
         if not command.starts:
-            gpus = acquired.grant.gpus
+            gpus = keeper.grant.gpus
             variables = container_variables(asked_container(command), gpus, driver, lease_id)
             uuids = [gpu.uuid for gpu in gpus]
             if container.way == NO_WAY:
@@ -113,7 +113,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
                 uuids = []
             labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
-        job = acquired.holder.job
+        job = keeper.job
         assert job  # noqa: S101  it came with the lease
         job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
         status, was_late = leases.run_to_end(job, options)

@@ -8,17 +8,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.companions import LeaseCompanion, without_mps
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Keeper, Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import nested_processes
-from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.table import Table, release
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import is_companion
@@ -30,7 +28,6 @@ from gpulaunch.process.ending import (
     reached_by,
     wait_for_all,
 )
-from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job, cpus_near
 from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
@@ -40,41 +37,32 @@ if TYPE_CHECKING:  # few launches share
     from gpulaunch.sharing.membership import Membership
 
 
-class ProcessKeeper:
-    """The job as a child of this process, forked but not started: made before the lease is taken.
+class ProcessKeeper(Keeper):
+    """Keeps a lease for a job that is a child of this process, forked here and started later.
 
-    Args:
-        launch: the launch to run.
-        table: the allocation table.
-        record: draft of the lease's record, whose lock the job inherits.
-        share: the job's part of the GPUs, with a pipe directory; None for GPUs of its own.
+    The job inherits the lock of the record; see Keeper for the arguments. A share without a pipe
+    directory is that of a described machine, which has no MPS.
     """
 
     def __init__(
         self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
     ) -> None:
-        self._launch = launch
-        self._table = table
-        self._record = record
+        super().__init__(launch, table, record, share)
         self._membership: Membership | None = None
-        if share:
+        by_mps = share is not None and share.pipe_directory is not None
+        if share and by_mps:
             from gpulaunch.sharing import membership  # late: few launches share
 
             self._membership = membership.Membership(table, record, share)
-        self._before_signal = self._take_off_mps if share else None
-        self._uuids: Sequence[str] = ()
+        self._before_signal = self._take_off_mps if by_mps else None
         self._companion: LeaseCompanion | None = None
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
         # A shell that execs this program, as `sh -c 'server & gpulaunch -- true'` does, leaves its
         # children to this process: they are not the job's.
         self._earlier = [identify(pid) for pid in family()]
-        self._job = Job(keep=record.fd, before_signal=self._prepare_for_signal if share else None)
-
-    @property
-    def process(self) -> Process:
-        """The job's process."""
-        return self._job.process
+        self._job = Job(keep=record.fd, before_signal=self._prepare_for_signal if by_mps else None)
+        self.process = self._job.process
 
     @property
     def stopped_s(self) -> float:
@@ -85,7 +73,7 @@ class ProcessKeeper:
         """Detach processes from their MPS server before a signal that would end them attached."""
         assert self._membership  # noqa: S101  for the type checker
         for problem in self._membership.take_off(pids, number):
-            self._table.warn(problem)
+            self.table.warn(problem)
 
     def dismiss(self) -> None:
         """End the child without starting the job, and the companions, and leave the share group."""
@@ -96,39 +84,36 @@ class ProcessKeeper:
     @property
     def _ends_left_overs(self) -> bool:
         """Whether what the job leaves is ended in any case."""
-        return self._launch.leftovers == "end" or self._companion is None
+        return self.launch.leftovers == "end" or self._companion is None
 
-    def start(self, lease: Lease, grant: Grant) -> None:
+    def start(self) -> None:
         """Start the job on the GPUs of its lease, as they were granted."""
-        self._uuids = lease.uuids
-        self._companion = LeaseCompanion(
-            self._launch, self._table, self._record, lease, self._before_signal
-        )
-        gpus = grant.gpus
+        lease, gpus = self.lease, self.grant.gpus
+        self._companion = LeaseCompanion(self, self._before_signal)
         environment = job_environment(
-            visible_gpus(self._launch, grant),
-            driver=self._launch.machine.topology.driver,
-            by_uuid=self._launch.by_uuid,
+            visible_gpus(self.launch, self.grant),
+            driver=self.launch.machine.topology.driver,
+            by_uuid=self.launch.by_uuid,
             count=len(gpus),
             lease_id=lease.id,
             share=lease.share,
-            program=self._launch.command[0],
+            program=self.launch.command[0],
         )
         environment_changes: dict[str, str | None] = {**inherited_variables(), **environment}
-        if self._launch.docker == "lease":
+        if self.launch.docker == "lease":
             from gpulaunch.launch.docker_porter import door_of_lease  # late: few leases have a door
 
-            environment_changes |= door_of_lease(self._table.path_of(lease), environment)
-        self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
+            environment_changes |= door_of_lease(self.table.path_of(lease), environment)
+        self._job.start(self.launch.command, environment_changes, self._cpus(gpus))
 
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
         """Return the core of a map of ranks, else the CPUs next to the GPUs; empty for any."""
-        if self._launch.core is not None and self._launch.bind_cpu:
-            if self._launch.core in os.sched_getaffinity(0):
-                return frozenset({self._launch.core})
-            self._table.warn(f"core {self._launch.core} is not one of those that this rank may use")
+        if self.launch.core is not None and self.launch.bind_cpu:
+            if self.launch.core in os.sched_getaffinity(0):
+                return frozenset({self.launch.core})
+            self.table.warn(f"core {self.launch.core} is not one of those that this rank may use")
         nodes = {(gpu.node, gpu.numa_node) for gpu in gpus}
-        if not self._launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
+        if not self.launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
             return frozenset()
         return cpus_near(gpus[0].cpuset)
 
@@ -140,15 +125,15 @@ class ProcessKeeper:
         if self._membership is None:
             return self._wait(limit_s)
         return self._membership.wait(
-            self._wait, limit_s, self._launch.machine, self._uuids, self._table.warn, self.pids
+            self._wait, limit_s, self.launch.machine, self.lease.uuids, self.table.warn, self.pids
         )
 
     def _wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; in CI, kill one that goes on after a TERM when the grace is over."""
         status = self._job.wait(limit_s, self._after_term_s)
         if status is None and self._has_outlived_term():
-            grace = format_duration(self._launch.grace_s)
-            self._table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
+            grace = format_duration(self.launch.grace_s)
+            self.table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
             return self._end(0.0)
         return status
 
@@ -168,7 +153,7 @@ class ProcessKeeper:
 
     def end(self) -> int:
         """End the job: TERM, and KILL after the grace. Return its wait status."""
-        return self._end(self._launch.grace_s)
+        return self._end(self.launch.grace_s)
 
     def _end(self, grace_s: float) -> int:
         """End the job as end() does, with another grace, in seconds."""
@@ -177,10 +162,10 @@ class ProcessKeeper:
 
     def _prepare_for_signal(self, number: int) -> None:
         """Announce a signal for the job, which may pass it on to its children."""
-        others = self.pids() - nested_processes(self._table, self._record.id)
+        others = self.pids() - nested_processes(self.table, self.record.id)
         self._take_off_mps(reached_by(number, {self._job.pid}, others), number)
 
-    def release(self, lease: Lease) -> None:
+    def release(self) -> None:
         """Release the lease, unless something that the job left running keeps it.
 
         What the job left is ended only if somebody asked for that: by --leftovers end, by a signal
@@ -188,50 +173,51 @@ class ProcessKeeper:
         MPS daemon of a share group ends with its last member.
         """
         try:
-            released = self._release(lease)
+            released = self._release()
         except (OSError, FailedError) as problem:  # the job's exit status matters more
             if isinstance(problem, OSError):
-                problem = call_failed(f"cannot release lease {lease.id}", problem)
-            self._table.warn(problem.message)
-            self._record.close()
+                problem = call_failed(f"cannot release lease {self.lease.id}", problem)
+            self.table.warn(problem.message)
+            self.record.close()
             return
         if released and self._membership:
             self._membership.leave()
 
-    def _release(self, lease: Lease) -> bool:
+    def _release(self) -> bool:
         """Release the lease if nothing keeps it; return whether it has been released."""
         ends = self._ends_left_overs or self._is_asked_to_end()  # before the waits below
-        left = self._left_overs(lease)
+        left = self._left_overs()
         if left:
             wait_for_all(left, SETTLE_S)  # they may be about to end
-            left = self._left_overs(lease)
+            left = self._left_overs()
         if left and ends:
-            if self._launch.leftovers == "end":
-                self._table.warn(f"the job has ended, and {_named(left)} with it")
-            survivors = self._end_left_overs(lease)
-            left = self._left_overs(lease)
+            if self.launch.leftovers == "end":
+                self.table.warn(f"the job has ended, and {_named(left)} with it")
+            survivors = self._end_left_overs()
+            left = self._left_overs()
             if survivors:
-                self._table.warn(
-                    f"lease {lease.id} stays: some of what the job left behind survives KILL"
+                self.table.warn(
+                    f"lease {self.lease.id} stays: some of what the job left behind survives KILL"
                 )
         if not left:
-            release(self._table, self._record, lease)
+            super().release()
             if self._companion:
                 self._companion.dismiss()
             return True
-        self._keep(lease, left)
-        self._record.close()
+        self._keep(left)
+        self.record.close()
         return False
 
-    def _keep(self, lease: Lease, left: set[int]) -> None:
+    def _keep(self, left: set[int]) -> None:
         """Leave the lease to what the job left running, and say so."""
         if not self._companion:
             return
         self._companion.keep(left)
-        names = {gpu.uuid: gpu.name for gpu in self._launch.machine.topology.gpus}
+        lease = self.lease
+        names = {gpu.uuid: gpu.name for gpu in self.launch.machine.topology.gpus}
         gpus = ",".join(names.get(uuid, uuid) for uuid in lease.uuids)
         one = len(left) == 1
-        self._table.warn(
+        self.table.warn(
             f"the job has ended, but {_named(left)} {'goes' if one else 'go'} on and "
             f"{'keeps' if one else 'keep'} GPU{'s' if len(lease.uuids) > 1 else ''} {gpus}: "
             f"'gpulaunch free {lease.id}' ends {'it' if one else 'them'}"
@@ -241,10 +227,10 @@ class ProcessKeeper:
         """Return whether the job ended by its limit, or within its grace after a signal to us."""
         asked_s = self._job.asked_to_end_s
         return self._over_limit or (
-            asked_s is not None and time.monotonic() - asked_s <= self._launch.grace_s + SETTLE_S
+            asked_s is not None and time.monotonic() - asked_s <= self.launch.grace_s + SETTLE_S
         )
 
-    def _left_overs(self, lease: Lease) -> set[int]:
+    def _left_overs(self) -> set[int]:
         """Return the processes that the job left.
 
         Nested launches have leases of their own, which outlive this one: they are spared.
@@ -252,10 +238,10 @@ class ProcessKeeper:
         earlier = self._earlier_pids()
         if not descendants(earlier):
             return set()
-        found = descendants(nested_processes(self._table, lease.id) | earlier)
+        found = descendants(nested_processes(self.table, self.lease.id) | earlier)
         return without_mps({pid for pid in found if not is_companion(pid)})
 
-    def _end_left_overs(self, lease: Lease) -> set[int]:
+    def _end_left_overs(self) -> set[int]:
         """End what the job left, or what of it uses its GPUs; return what cannot be ended.
 
         What --leftovers end means is all of it, and what a signal or a time limit means is what is
@@ -264,12 +250,12 @@ class ProcessKeeper:
         """
 
         def find() -> set[int]:
-            found = self._left_overs(lease)
-            if self._launch.leftovers == "end":
+            found = self._left_overs()
+            if self.launch.leftovers == "end":
                 return found
-            return find_at_work(self._launch.machine, lease.uuids, found)
+            return find_at_work(self.launch.machine, self.lease.uuids, found)
 
-        return end_all(find, self._launch.grace_s, self._job.ignored, self._before_signal)
+        return end_all(find, self.launch.grace_s, self._job.ignored, self._before_signal)
 
 
 def _named(pids: set[int]) -> str:

@@ -1,16 +1,10 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
-from typing import TYPE_CHECKING
-
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Events, Launch
+from gpulaunch.launch.process_keeper import ProcessKeeper
 from gpulaunch.launch.surroundings import open_table_of
-from gpulaunch.leases.record_file import Draft
-
-if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.launch.process_keeper import ProcessKeeper
-    from gpulaunch.leases.lease import Share
 
 
 def run(launch: Launch, events: Events) -> int:
@@ -23,20 +17,11 @@ def run(launch: Launch, events: Events) -> int:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
     table = open_table_of(launch, events.warn)
-
-    def prepare(record: Draft, share: "Share | None") -> "ProcessKeeper":
-        from gpulaunch.launch.process_keeper import ProcessKeeper  # late: containers do without
-
-        if share is not None and share.pipe_directory is None:  # on a described machine: no MPS
-            share = None
-        return ProcessKeeper(launch, table, record, share)
-
-    acquired = acquire(launch, table, events, prepare)
-    keeper = acquired.holder
+    keeper = acquire(launch, table, events, ProcessKeeper)
     try:
-        events.granted(acquired)
-        keeper.start(acquired.lease, acquired.grant)
-        watch = GpuWatch(launch, table, acquired, events)
+        events.granted(keeper)
+        keeper.start()
+        watch = GpuWatch(keeper, events)
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
@@ -44,7 +29,7 @@ def run(launch: Launch, events: Events) -> int:
         events.over(status)
         watch.tell(status)
     finally:  # also if a listener or the job's start fails
-        keeper.release(acquired.lease)
+        keeper.release()
     watch.raise_if_idle()
     if not in_time:
         raise over_limit(launch.time_limit_s or 0)

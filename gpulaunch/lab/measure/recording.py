@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
 from gpulaunch.lab.measure.run import SHARED, STOPPED, Run, RunBeside, run_document
 from gpulaunch.lab.measure.sampler import Sampler
 from gpulaunch.lab.measure.update_profile import check_own, learn
-from gpulaunch.launch.launch import Acquired, Events, Launch
+from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
@@ -84,15 +83,15 @@ class Recorder(Events):
         self._company = Company()
         self._date, self._began_s, self._next_look_s = now(), time.monotonic(), 0.0
 
-    def granted(self, acquired: Acquired[Any]) -> None:
+    def granted(self, keeper: Keeper) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
-        self._acquired = acquired
+        self._keeper = keeper
         try:
             look = None
-            if (share := acquired.lease.share) and self._launch.request.sharing:
+            if (share := keeper.lease.share) and self._launch.request.sharing:
                 table = open_table_of(self._launch, lambda _: None)
                 look = partial(self._look_beside, share, table)
-            self._sampler = Sampler(acquired.grant.gpus, look)
+            self._sampler = Sampler(keeper.grant.gpus, look)
             self._sampler.start()
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
@@ -133,12 +132,12 @@ class Recorder(Events):
         duration_s = time.monotonic() - self._began_s
         problems, beside = [], None
         gpus = sampler.stop()
-        if share := self._acquired.lease.share:
+        if share := self._keeper.lease.share:
             problems.append(SHARED)
             sharing = self._launch.request.sharing
             capacity = least_of(sharing.capacities if sharing else {}, share.group)
             beside = self._company.run_beside(share, capacity, time.monotonic())
-        stopped_s = self._acquired.holder.stopped_s
+        stopped_s = self._keeper.stopped_s
         if stopped_s > MOMENT_S:
             problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         return Run(
@@ -163,7 +162,7 @@ class Recorder(Events):
         with suppress(GpulaunchError, OSError):  # who was there before counts on
             leases = table.peek(problems=[]).of(self._launch.machine).leases
             members = share_groups(leases).get(share.group, [])
-            own = self._acquired.lease.id
+            own = self._keeper.lease.id
             self._company.add([one.share for one in members if one.share and one.id != own], now_s)
 
 
