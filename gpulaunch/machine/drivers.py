@@ -24,6 +24,8 @@ class DriverEntry(Record):
         container_ways: names in containers.engine.WAYS of the ways to get the GPUs into a
             container.
         mps: whether jobs can share the GPUs by CUDA MPS.
+        library: file name of the maker's library, without which the module need not be loaded;
+            empty for none.
     """
 
     module: str
@@ -33,6 +35,7 @@ class DriverEntry(Record):
     constants: Mapping[str, str] = {}
     container_ways: tuple[str, ...] = ("cdi",)
     mps: bool = False
+    library: str = ""
 
 
 DEFAULT_DRIVER = "nvidia"
@@ -48,6 +51,7 @@ DRIVERS = {
         constants={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         container_ways=("cdi", "runtime", "gpus"),
         mps=True,
+        library="libnvidia-ml.so.1",
     ),
 }
 """The known drivers by name; if GPUs of several are present, the first one counts."""

@@ -16,6 +16,7 @@ from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.slow_calls import watched
 from gpulaunch.machine.topology import TableKey, Topology, to_rows, topology_of_rows
+from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import Record, field_names, replace
 
@@ -103,7 +104,11 @@ def ask_apart() -> None:
 
 def _present_driver() -> str | None:
     """Return the name of the first driver in the registry that has GPUs here, or None."""
-    return next((name for name in DRIVERS if load_driver(name).is_present()), None)
+    for name, entry in DRIVERS.items():
+        is_installed = not entry.library or loading_problem(entry.library) != ""
+        if is_installed and load_driver(name).is_present():
+            return name
+    return None
 
 
 @watched()

@@ -6,18 +6,12 @@ from typing import Any
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.nvidia import LIBRARY
+from gpulaunch.machine.nvidia import faults, health, nvml, outside_use, probe
 from gpulaunch.machine.slow_calls import left_out
-from gpulaunch.process.libc import loading_problem
 
 
 def is_present() -> bool:
     """Return whether NVML lists GPUs, or fails although the driver is loaded."""
-    problem = loading_problem(LIBRARY)
-    if problem is not None:
-        return problem != ""
-    from gpulaunch.machine.nvidia import nvml  # late: without the library it is not needed
-
     try:
         nvml.open_nvml()
         return nvml.card_count() > 0
@@ -35,8 +29,6 @@ def fingerprint() -> str | None:
     """
     if left_out:
         return None
-    from gpulaunch.machine.nvidia import nvml
-
     unsteady: list[str] = []
     found: list[Any] = []
     try:
@@ -62,29 +54,21 @@ def _identity(card: Any) -> tuple[Any, ...]:  # noqa: ANN401
 
 def read() -> Build:
     """Read the cards, MIG instances and links that NVML reports."""
-    from gpulaunch.machine.nvidia.probe import probe  # late: few launches need it
-
-    return probe()[0]
+    return probe.probe()[0]
 
 
 def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
     """Return the GPUs that have processes, or memory in use by processes that are not visible."""
-    from gpulaunch.machine.nvidia import outside_use  # late: `gpulaunch topo` does without
-
     return outside_use.read_use(gpus, ignored)
 
 
 def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
     """Return the health of the cards: memory, recovery, NVSwitch fabric, NVLinks, clocks."""
-    from gpulaunch.machine.nvidia import health
-
     return health.read_health(gpus)
 
 
 def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
     """Return utilization, memory, power and temperature; all unknown for a GPU that is lost."""
-    from gpulaunch.machine.nvidia import nvml
-
     nvml.open_nvml()
     found = []
     for gpu in gpus:
@@ -110,15 +94,11 @@ def _load_of(uuid: str, card: Any) -> Load:  # noqa: ANN401
 
 def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
     """Watch for Xids."""
-    from gpulaunch.machine.nvidia import faults
-
     return faults.watch_faults(gpus)
 
 
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
-    from gpulaunch.machine.nvidia import nvml
-
     nvml.open_nvml()
     try:
         found = [nvml.card_of(gpu.uuid, gpu.index).utilization() for gpu in gpus]
@@ -129,21 +109,15 @@ def are_busy(gpus: Iterable[Gpu]) -> bool:
 
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
     """Return the compute processes and MPS clients that NVML lists, with their memory."""
-    from gpulaunch.machine.nvidia import outside_use
-
     return outside_use.compute_pids(uuids)
 
 
 def version() -> str | None:
     """Return the version of the kernel driver, such as "550.54.15"."""
-    from gpulaunch.machine.nvidia import nvml
-
     nvml.open_nvml()
     return nvml.driver_version()
 
 
 def diagnose() -> list[Finding]:
     """Return findings about lost GPUs, MIG, compute modes and NVLinks."""
-    from gpulaunch.machine.nvidia import probe
-
     return probe.diagnose()
