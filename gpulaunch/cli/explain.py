@@ -38,7 +38,7 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
         options: its options, which say what to print, and whether as JSON.
     """
     gpus = decision.gpus if isinstance(decision, Grant) else []
-    share = _preview_share(launch, decision, state)
+    share = _preview_share(decision, state)
     seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _preview_job(launch, gpus, seen, share)
     document = _decision_document(launch.request, decision, gpus, environment, argv, share)
@@ -53,15 +53,13 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
     return str(document["decision"])
 
 
-def _preview_share(launch: Launch, decision: Decision, state: State) -> Share | None:
+def _preview_share(decision: Decision, state: State) -> Share | None:
     """Return the share in the lease, without the directory of its MPS daemon; None without one."""
     if not isinstance(decision, Grant):
         return None
     if decision.share_option is None:
         return state.within.share if state.within else None
-    from gpulaunch.decide.share_options import share_of  # late: few launches share
-
-    return share_of(launch.request, decision.share_option)
+    return decision.share_option.share
 
 
 def _preview_job(

@@ -1,14 +1,13 @@
 """A request meets the topology and the leases; out comes a decision."""
 # pure: decides on plain values
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gpulaunch.decide.decision import (
     Decision,
     Grant,
     Refuse,
-    ShareOption,
     State,
     Wait,
     best_text,
@@ -17,24 +16,24 @@ from gpulaunch.decide.decision import (
     too_many_text,
 )
 from gpulaunch.decide.needs import (
+    Reach,
     admitted_gpus,
     choose,
-    gpus_to_avoid,
+    claim_of,
     instances_by_size,
-    leased_until_s,
+    out_of_service,
     pose_problem,
+    reach_of,
     why_hopeless,
 )
 from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.queue import ENDLESS, Claim, barring, competing, last_before, queued
+from gpulaunch.leases.queue import barring, competing, last_before, queued
 from gpulaunch.machine.gpu import Gpu, gpus_text
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import ShareReach
     from gpulaunch.leases.lease import EngineJob
-    from gpulaunch.machine.driver import OutsideUse
 
 
 T = TypeVar("T")
@@ -81,15 +80,18 @@ def _decide_alone(request: Request, state: State) -> Decision:
             "and only those would do"
         )
 
-    reach = _reach_of(request, state, scope)
+    reach = reach_of(request, state, scope, admitted)
     if not request.sharing:
-        return _decide_exclusive(request, state, reach, admitted, count)
-    shared = _decide_shared(request, state, reach, admitted, count)
+        return _decide_exclusive(request, state, reach, count)
+    from gpulaunch.decide import share_options  # late: few launches share
+
+    # Of GPUs that other jobs of the same user share.
+    shared = share_options.best_option(request, state, reach, count)
     if isinstance(shared, Grant):
         return shared
-    decision = _decide_exclusive(request, state, reach, admitted, count)
+    decision = _decide_exclusive(request, state, reach, count)
     if isinstance(decision, Grant):
-        return _open_group(request, state, decision)
+        return share_options.open_group(request, state, decision)
     if isinstance(decision, Wait) and shared.reason:
         decision = replace(
             decision, reason=f"{decision.reason}; of those to share: {shared.reason}"
@@ -143,7 +145,7 @@ def _grant_group(
             f"{gpus_text(len(group))} are set for these ranks: {len(gpus)} of them are admitted"
         )
     topology = state.topology
-    reach = _reach_of(request, state, gpus)
+    reach = reach_of(request, state, gpus, gpus)
     busy = [uuid for uuid in must_be_free if uuid in reach.busy_until_s]
     if busy:
         users = [reach.used[uuid] for uuid in busy if uuid in reach.used]
@@ -199,47 +201,13 @@ def _own_part(job: "EngineJob", group: Sequence[T]) -> Sequence[T]:
     return group[job.local_rank * each : (job.local_rank + 1) * each]
 
 
-class _Reach(Record):
-    """The GPUs in reach at the moment.
-
-    Attributes:
-        scope: all of them.
-        used: the use of some of them without a lease, by UUID.
-        unfit: why some that nobody holds are out of service, by UUID.
-        apart: UUIDs of those beside a job that the request stays apart from.
-        free: those that nobody uses.
-        busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
-    """
-
-    scope: Sequence[Gpu]
-    used: "dict[str, OutsideUse]"
-    unfit: dict[str, str]
-    apart: set[str]
-    free: Sequence[Gpu]
-    busy_until_s: dict[str, float]
-
-
-def _reach_of(request: Request, state: State, scope: Sequence[Gpu]) -> _Reach:
-    job = request.engine_job
-    leased = leased_until_s(state.topology, state.leases, state.within, job)
-    # What an engine shares is in use by others of its jobs, whether or not they have a lease.
-    taken = used_outside(state, leased)
-    unfit = {uuid: why for uuid, why in out_of_service(state).items() if uuid in taken}
-    used = {} if job and job.shared else {u: use for u, use in taken.items() if u not in unfit}
-    apart = gpus_to_avoid(request, state.topology, state.neighbours)
-    busy_until_s = leased | dict.fromkeys((*used, *unfit), ENDLESS)
-    free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
-    return _Reach(scope, used, unfit, apart, free, busy_until_s)
-
-
-def _decide_exclusive(
-    request: Request, state: State, reach: _Reach, admitted: Sequence[Gpu], count: int
-) -> Decision:
+def _decide_exclusive(request: Request, state: State, reach: Reach, count: int) -> Decision:
     """Decide about GPUs for the job alone."""
+    admitted = reach.admitted
     free = {gpu.uuid for gpu in reach.free}
     choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in reach.apart]
     ahead, uuids = queued(state.ahead, state.within), [gpu.uuid for gpu in admitted]
-    claim = _claim_of(request, state, count)
+    claim = claim_of(request, state, count)
     bars = barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s)
     wanted = {uuid for ticket in bars for uuid in ticket.uuids}
     unwanted = [gpu for gpu in choosable if gpu.uuid not in wanted]
@@ -266,15 +234,8 @@ def _decide_exclusive(
     return Wait(reason, behind, is_barred=is_barred and count <= len(choosable))
 
 
-def _claim_of(request: Request, state: State, count: int) -> Claim:
-    """Return what the request asks of the queue if it starts now."""
-    within_s = request.ends_within_s
-    ends_s = ENDLESS if within_s is None else state.clock_s + within_s
-    return Claim(count, ends_s, request.is_choosy, request.in_order)
-
-
 def _grant_free(
-    request: Request, state: State, reach: _Reach, choosable: Sequence[Gpu], count: int
+    request: Request, state: State, reach: Reach, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
     """Grant free GPUs: of MIG instances the smallest that will do.
 
@@ -295,7 +256,7 @@ def _grant_free(
 
 
 def _grant_some(
-    request: Request, state: State, reach: _Reach, choosable: Sequence[Gpu], count: int
+    request: Request, state: State, reach: Reach, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
     problem = pose_problem(
         request,
@@ -310,85 +271,3 @@ def _grant_some(
     if isinstance(found, Unfit):
         return found
     return Grant(best_text(found, request.policy, problem), found, problem)
-
-
-def _decide_shared(
-    request: Request, state: State, reach: _Reach, admitted: Sequence[Gpu], count: int
-) -> Grant | Unfit:
-    """Grant GPUs that other jobs of the same user share, or say why none of those will do."""
-    from gpulaunch.decide.share_options import best_option  # late: few launches share
-
-    return best_option(request, _share_reach(request, state, reach, admitted), count)
-
-
-def _share_reach(
-    request: Request, state: State, reach: _Reach, admitted: Sequence[Gpu]
-) -> "ShareReach":
-    from gpulaunch.decide.share_options import ShareReach
-
-    # It takes no GPU from those that wait for free ones.
-    claim, ahead = _claim_of(request, state, 0), queued(state.ahead, state.within)
-    unfit = out_of_service(state)
-
-    def is_barred(uuids: Sequence[str]) -> bool:
-        if request.in_order:
-            uuids = [gpu.uuid for gpu in admitted]
-        return bool(barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s))
-
-    return ShareReach(
-        state.topology,
-        state.neighbours,
-        [gpu for gpu in admitted if gpu.uuid not in reach.apart and gpu.uuid not in unfit],
-        reach.free,
-        reach.used,
-        is_barred,
-    )
-
-
-def assess_share_groups(request: Request, state: State) -> list[tuple[ShareOption, str]]:
-    """Return each share group that a request could join, the best first, with its GPUs' names."""
-    from gpulaunch.decide.share_options import assess_options, gpu_names_of
-
-    topology = state.topology
-    admitted = admitted_gpus(request, topology, state.within)
-    reach = _reach_of(request, state, admitted)
-    meets = _share_reach(request, state, reach, admitted)
-    groups = []
-    for option, found in assess_options(request, meets, request.gpus or len(admitted)):
-        refusal = found.reason if isinstance(found, Unfit) else None
-        groups.append((replace(option, refusal=refusal), gpu_names_of(topology, option)))
-    return groups
-
-
-def _open_group(request: Request, state: State, grant: Grant) -> Grant:
-    """Return a grant of free GPUs with the share group that they become, if they can be shared."""
-    from gpulaunch.decide.share_options import new_group  # late: few launches share
-
-    uuids = [gpu.uuid for gpu in state.topology.gpus if gpu.index in grant.placement.gpus]
-    option = new_group(request, uuids, state.neighbours)
-    if option.refusal:
-        return replace(grant, exclusive_reason=option.refusal)
-    return replace(grant, share_option=option)
-
-
-def used_outside(state: State, leased: Collection[str]) -> "dict[str, OutsideUse]":
-    """Return the use of GPUs without a lease, by UUID, or why one is out of service.
-
-    Inside a lease nobody uses its GPUs, and a drain lets it go on; a GPU that a fault bars does not
-    work there either.
-    """
-    return {
-        use.uuid: use
-        for use in state.outside
-        if use.uuid not in leased and (state.within is None or use.state == "barred")
-    }
-
-
-def out_of_service(state: State) -> dict[str, str]:
-    """Return why GPUs are out of service, leased or not, by UUID: "GPU 3: drained by root"."""
-    names = {gpu.uuid: gpu.name for gpu in state.topology.gpus}
-    return {
-        use.uuid: f"GPU {names.get(use.uuid, use.uuid)}: {use.who}"
-        for use in state.outside
-        if use.state == "barred" or (use.state == "drained" and state.within is None)
-    }

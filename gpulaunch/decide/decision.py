@@ -13,6 +13,7 @@ from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these
+    from gpulaunch.leases.lease import Share
     from gpulaunch.machine.driver import OutsideUse
     from gpulaunch.sharing.interference import Verdict
 
@@ -54,12 +55,15 @@ class ShareOption(Record):
         residents: leases of the jobs that share them already; empty for a new group.
         verdict: what the interference rule says of residents and newcomer together, in this order.
         refusal: why the job must not share them; None if it may.
+        share: what it would have of them then, as its lease records it, without the directory of
+            the MPS daemon; None if it must not share them.
     """
 
     group: tuple[str, ...]
     residents: tuple[Lease, ...]
     verdict: "Verdict"
     refusal: str | None
+    share: "Share | None" = None
 
 
 class Grant(Record):

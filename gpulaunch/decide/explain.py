@@ -4,10 +4,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 
-from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
+from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, State
-from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s, leases_to_avoid
+from gpulaunch.decide.needs import (
+    admitted_gpus,
+    gpus_to_avoid,
+    leased_until_s,
+    leases_to_avoid,
+    out_of_service,
+    used_outside,
+)
 from gpulaunch.decide.request import Request, Wishes, with_count
+from gpulaunch.decide.share_options import assess_share_groups
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
 from gpulaunch.placement.fabric import UNIT

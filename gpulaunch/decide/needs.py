@@ -1,20 +1,23 @@
 """What a request needs of a machine in use, and the best placement that meets it."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from gpulaunch.decide.decision import State
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import ENDLESS, Claim
 from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import CHEAPEST_POLICY, POLICIES, Placement, all_tried, place
 from gpulaunch.placement.problem import Needs, PlacementProblem
-from gpulaunch.records import replace
+from gpulaunch.records import Record, replace
 
-if TYPE_CHECKING:  # few launches are a cluster engine's
+if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.lease import EngineJob
+    from gpulaunch.machine.driver import OutsideUse
 
 _ROUNDING = 1e-9
 """Three times a third must fit."""
@@ -187,6 +190,74 @@ def leased_until_s(
         if gpu.mig and gpu.mig.card_uuid in until_s:
             until_s[gpu.uuid] = max(until_s.get(gpu.uuid, 0.0), until_s[gpu.mig.card_uuid])
     return until_s
+
+
+class Reach(Record):
+    """The GPUs in reach of a request at the moment.
+
+    Attributes:
+        scope: all of them.
+        admitted: those that the request admits, busy or not.
+        used: the use of some of them without a lease, by UUID.
+        unfit: why some that nobody holds are out of service, by UUID.
+        apart: UUIDs of those beside a job that the request stays apart from.
+        free: those that nobody uses.
+        busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
+    """
+
+    scope: Sequence[Gpu]
+    admitted: Sequence[Gpu]
+    used: "dict[str, OutsideUse]"
+    unfit: dict[str, str]
+    apart: set[str]
+    free: Sequence[Gpu]
+    busy_until_s: dict[str, float]
+
+
+def reach_of(
+    request: Request, state: State, scope: Sequence[Gpu], admitted: Sequence[Gpu]
+) -> Reach:
+    """Return what a request can reach of some GPUs, in the state that it meets."""
+    job = request.engine_job
+    leased = leased_until_s(state.topology, state.leases, state.within, job)
+    # What an engine shares is in use by others of its jobs, whether or not they have a lease.
+    taken = used_outside(state, leased)
+    unfit = {uuid: why for uuid, why in out_of_service(state).items() if uuid in taken}
+    used = {} if job and job.shared else {u: use for u, use in taken.items() if u not in unfit}
+    apart = gpus_to_avoid(request, state.topology, state.neighbours)
+    busy_until_s = leased | dict.fromkeys((*used, *unfit), ENDLESS)
+    free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
+    return Reach(scope, admitted, used, unfit, apart, free, busy_until_s)
+
+
+def used_outside(state: State, leased: Collection[str]) -> "dict[str, OutsideUse]":
+    """Return the use of GPUs without a lease, by UUID, or why one is out of service.
+
+    Inside a lease nobody uses its GPUs, and a drain lets it go on; a GPU that a fault bars does not
+    work there either.
+    """
+    return {
+        use.uuid: use
+        for use in state.outside
+        if use.uuid not in leased and (state.within is None or use.state == "barred")
+    }
+
+
+def out_of_service(state: State) -> dict[str, str]:
+    """Return why GPUs are out of service, leased or not, by UUID: "GPU 3: drained by root"."""
+    names = {gpu.uuid: gpu.name for gpu in state.topology.gpus}
+    return {
+        use.uuid: f"GPU {names.get(use.uuid, use.uuid)}: {use.who}"
+        for use in state.outside
+        if use.state == "barred" or (use.state == "drained" and state.within is None)
+    }
+
+
+def claim_of(request: Request, state: State, count: int) -> Claim:
+    """Return what the request asks of the queue if it starts now."""
+    within_s = request.ends_within_s
+    ends_s = ENDLESS if within_s is None else state.clock_s + within_s
+    return Claim(count, ends_s, request.is_choosy, request.in_order)
 
 
 def gpus_to_avoid(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:

@@ -1,16 +1,24 @@
 """The share groups that a job could join, and the best of them for it."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from gpulaunch.decide.decision import Grant, ShareOption
-from gpulaunch.decide.needs import choose, pose_problem
+from gpulaunch.decide.decision import Grant, ShareOption, State
+from gpulaunch.decide.needs import (
+    Reach,
+    admitted_gpus,
+    choose,
+    claim_of,
+    out_of_service,
+    pose_problem,
+    reach_of,
+)
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Client, Lease, Share, is_inside, share_groups
+from gpulaunch.leases.queue import barring, queued
 from gpulaunch.machine.gpu import Gpu, gpus_named
-from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.interference import Verdict, find_filled, judge
 from gpulaunch.sharing.search import Caps, Search
 from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
@@ -18,62 +26,60 @@ from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 _DIGITS = 3  # decimals of a predicted slowdown that make a difference
 
 
-class ShareReach(Record):
-    """The machine as a request that shares meets it.
-
-    Attributes:
-        topology: the machine.
-        leases: leases of other jobs.
-        admitted: GPUs that the request admits, busy or not.
-        free: GPUs that nobody uses.
-        outside: UUIDs of the GPUs in use outside gpulaunch.
-        is_barred: returns whether earlier requests have a right to the GPUs with these UUIDs.
-    """
-
-    topology: Topology
-    leases: Sequence[Lease]
-    admitted: Sequence[Gpu]
-    free: Sequence[Gpu]
-    outside: Collection[str]
-    is_barred: Callable[[Sequence[str]], bool]
-
-
-def best_option(request: Request, state: ShareReach, count: int) -> Grant | Unfit:
+def best_option(request: Request, state: State, reach: Reach, count: int) -> Grant | Unfit:
     """Return the share group to join, or why no group will do; the reason is empty without groups.
 
     Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
     links is not sent to worse ones than it would get alone.
     """
     refusals = []
-    for option, found in assess_options(request, state, count):
+    for option, found in _assess_options(request, state, reach, count):
         if isinstance(found, Grant):
             return found
-        refusals.append(f"{gpu_names_of(state.topology, option)}: {found.reason}")
+        refusals.append(f"{_gpu_names(state, option)}: {found.reason}")
     return Unfit("; ".join(refusals))
 
 
-def assess_options(
-    request: Request, state: ShareReach, count: int
+def assess_share_groups(request: Request, state: State) -> list[tuple[ShareOption, str]]:
+    """Return each share group that a request could join, the best first, with its GPUs' names."""
+    admitted = admitted_gpus(request, state.topology, state.within)
+    reach = reach_of(request, state, admitted, admitted)
+    groups = []
+    for option, found in _assess_options(request, state, reach, request.gpus or len(admitted)):
+        refusal = found.reason if isinstance(found, Unfit) else None
+        groups.append((replace(option, refusal=refusal), _gpu_names(state, option)))
+    return groups
+
+
+def _assess_options(
+    request: Request, state: State, reach: Reach, count: int
 ) -> Iterator[tuple[ShareOption, Grant | Unfit]]:
     """Yield each share group of exactly `count` admitted GPUs, the best to join first.
 
     With it comes the grant there, or why there is none.
     """
-    admitted = {gpu.uuid for gpu in state.admitted}
+    choosable = _choosable(state, reach)
+    admitted = {gpu.uuid for gpu in choosable}
     options = []
     # Nobody can join the group of another user: MPS serves one user at a time, and lets the others
     # wait for ever.
-    own = [lease for lease in state.leases if lease.user_id == _sharing(request).user_id]
+    own = [lease for lease in state.neighbours if lease.user_id == _sharing(request).user_id]
     for group, members in share_groups(own).items():
         if len(group) != count or not admitted.issuperset(group):
             continue
-        if not set(group).isdisjoint(state.outside):
+        if not set(group).isdisjoint(reach.used):
             continue
-        if _is_used_by_others(group, members, state.leases):
+        if _is_used_by_others(group, members, state.neighbours):
             continue
         options.append(assess_group(request, group, members))
     for option in sorted(options, key=lambda option: _rank(request, option)):
-        yield option, _place_in_group(request, state, option, count)
+        yield option, _place_in_group(request, state, reach, option, count)
+
+
+def _choosable(state: State, reach: Reach) -> list[Gpu]:
+    """Return the admitted GPUs that a request may share, whether or not anybody uses them."""
+    barred = reach.apart | out_of_service(state).keys()
+    return [gpu for gpu in reach.admitted if gpu.uuid not in barred]
 
 
 def _is_used_by_others(
@@ -87,27 +93,27 @@ def _is_used_by_others(
     return False
 
 
-def gpu_names_of(topology: Topology, option: ShareOption) -> str:
+def _gpu_names(state: State, option: ShareOption) -> str:
     """Return the GPUs of a share group as people call them: "GPU 0" or "GPUs 0-1"."""
-    return gpus_named(gpu for gpu in topology.gpus if gpu.uuid in option.group)
+    return gpus_named(gpu for gpu in state.topology.gpus if gpu.uuid in option.group)
 
 
 def _place_in_group(
-    request: Request, state: ShareReach, option: ShareOption, count: int
+    request: Request, state: State, reach: Reach, option: ShareOption, count: int
 ) -> Grant | Unfit:
     if option.refusal:
         return Unfit(option.refusal)
-    if state.is_barred(option.group):
+    if _is_barred(request, state, reach, option.group):
         return Unfit("earlier requests wait for it")
-    topology, leases = state.topology, state.leases
-    gpus = [gpu for gpu in state.admitted if gpu.uuid in option.group]
-    unoccupied = [gpu for gpu in topology.gpus if gpu in state.free or gpu in gpus]
+    topology, leases = state.topology, state.neighbours
+    gpus = [gpu for gpu in _choosable(state, reach) if gpu.uuid in option.group]
+    unoccupied = [gpu for gpu in topology.gpus if gpu in reach.free or gpu in gpus]
     problem = pose_problem(request, topology, unoccupied, gpus, count, leases)
     placement = choose(request, problem)
     if isinstance(placement, Unfit):
         return placement
     if request.bandwidth_sensitive:
-        alone = _effective_bandwidth_alone(request, state, count)
+        alone = _effective_bandwidth_alone(request, state, reach, count)
         if (placement.scores.effective_bandwidth or 0.0) < alone:
             return Unfit("free GPUs have faster links")
     beside = ", ".join(
@@ -116,17 +122,38 @@ def _place_in_group(
     return Grant(f"shared with {beside}", placement, problem, option)
 
 
-def _effective_bandwidth_alone(request: Request, state: ShareReach, count: int) -> float:
+def _is_barred(request: Request, state: State, reach: Reach, group: Sequence[str]) -> bool:
+    """Return whether earlier requests have a right to a group, by the UUIDs of its GPUs.
+
+    A job that joins one takes no GPU from those that wait for free ones.
+    """
+    uuids = [gpu.uuid for gpu in reach.admitted] if request.in_order else group
+    claim, ahead = claim_of(request, state, 0), queued(state.ahead, state.within)
+    return bool(barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s))
+
+
+def _effective_bandwidth_alone(request: Request, state: State, reach: Reach, count: int) -> float:
     """Return the effective bandwidth of the free GPUs that it would get, GB/s; 0 without any."""
-    choosable = [gpu for gpu in state.free if gpu in state.admitted]
+    admitted = _choosable(state, reach)
+    choosable = [gpu for gpu in reach.free if gpu in admitted]
     if count > len(choosable):
         return 0.0
-    problem = pose_problem(request, state.topology, state.free, choosable, count, state.leases)
+    leases = state.neighbours
+    problem = pose_problem(request, state.topology, reach.free, choosable, count, leases)
     found = choose(request, problem)
     return 0.0 if isinstance(found, Unfit) else found.scores.effective_bandwidth or 0.0
 
 
-def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
+def open_group(request: Request, state: State, grant: Grant) -> Grant:
+    """Return a grant of free GPUs with the share group that they become, if they can be shared."""
+    uuids = [gpu.uuid for gpu in state.topology.gpus if gpu.index in grant.placement.gpus]
+    option = _new_group(request, uuids, state.neighbours)
+    if option.refusal:
+        return replace(grant, exclusive_reason=option.refusal)
+    return replace(grant, share_option=option)
+
+
+def _new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
     """Return the share group that free GPUs become if the request is the first to share them."""
     option = assess_group(request, uuids, ())
     # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
@@ -148,7 +175,8 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
         verdict = _next_step(sharing, sharing.search, shares, group, capacity)
     verdict = verdict or judge(clients, capacity, held)
     refusal = _refusal(request, group, shares, verdict)
-    return ShareOption(tuple(sorted(group)), tuple(residents), verdict, refusal)
+    share = None if refusal else _share_of(request, group, shares, verdict)
+    return ShareOption(tuple(sorted(group)), tuple(residents), verdict, refusal, share)
 
 
 def _next_step(
@@ -226,21 +254,23 @@ def _refusal(
     return find_filled(sharing.client)
 
 
-def share_of(request: Request, option: ShareOption) -> Share:
-    """Return the share that the lease of a job records when it takes an option."""
+def _share_of(
+    request: Request, group: Sequence[str], shares: Sequence[Share], verdict: Verdict
+) -> Share:
+    """Return what the job would have of some GPUs beside others' shares of them."""
     sharing = _sharing(request)
     client = sharing.client
     if sharing.holds_the_rest:
-        free = least_of(sharing.capacities, option.group).memory_bytes
-        free -= sum(share.client.demand.memory_bytes for share in _shares_of(option.residents))
+        free = least_of(sharing.capacities, group).memory_bytes
+        free -= sum(share.client.demand.memory_bytes for share in shares)
         memory_bytes = max(client.demand.memory_bytes, free)
         client = replace(client, demand=replace(client.demand, memory_bytes=memory_bytes))
-    promised = [share.promised_pace for share in _shares_of(option.residents)]
-    at = None if sharing.is_guess or None in promised else option.verdict.pace
+    promised = [share.promised_pace for share in shares]
+    at = None if sharing.is_guess or None in promised else verdict.pace
     return Share(
-        option.group,
-        option.verdict.caps[-1],
-        _depends_on_links(request, option.group),
+        tuple(sorted(group)),
+        verdict.caps[-1],
+        _depends_on_links(request, group),
         client,
         guest=sharing.guest,
         promised_pace=min(1.0, at.speeds[-1]) if at else None,

@@ -195,7 +195,7 @@ def _take(
                     state, decision = now_seen, decide(launch.request, now_seen)
                 if isinstance(decision, Grant) and _suits_daemon(launch, decision, state, share):
                     lease = _make_lease(launch, decision, record.id, keeper.process)
-                    lease = replace(lease, share=_share_of(launch, decision, share))
+                    lease = replace(lease, share=_share_of(decision, share))
                     locked.publish(record, lease)
                     if place:
                         place.take(locked)
@@ -220,10 +220,10 @@ def _prepare_share(
     option = grant.share_option
     if option is None:
         return nullcontext(launch.within.share if launch.within else None)
-    from gpulaunch.decide.share_options import share_of  # late: few launches share
-    from gpulaunch.sharing.membership import ready_to_share
+    from gpulaunch.sharing.membership import ready_to_share  # late: few launches share
 
-    return ready_to_share(share_of(launch.request, option), option.residents, launch.mps, table)
+    assert option.share  # noqa: S101  it was granted
+    return ready_to_share(option.share, option.residents, launch.mps, table)
 
 
 def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share | None") -> bool:
@@ -246,14 +246,12 @@ def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share |
     )
 
 
-def _share_of(launch: Launch, grant: Grant, ready: "Share | None") -> "Share | None":
+def _share_of(grant: Grant, ready: "Share | None") -> "Share | None":
     """Return the share of what is granted, with the MPS daemon that is ready."""
     option = grant.share_option
-    if launch.request.sharing is None or option is None or ready is None:
+    if option is None or option.share is None or ready is None:
         return ready  # if any, that of the lease around the launch
-    from gpulaunch.decide.share_options import share_of  # late: few launches share
-
-    return replace(share_of(launch.request, option), pipe_directory=ready.pipe_directory)
+    return replace(option.share, pipe_directory=ready.pipe_directory)
 
 
 def _make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
-from gpulaunch.decide.decide import used_outside
 from gpulaunch.decide.decision import State, Wait
-from gpulaunch.decide.needs import admitted_gpus, leased_until_s
+from gpulaunch.decide.needs import admitted_gpus, leased_until_s, used_outside
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import read_snapshot

@@ -11,7 +11,6 @@ from values import box, cases, lease, machine, request, ticket
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
-from gpulaunch.decide.share_options import share_of
 from gpulaunch.files.units import parse_size
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
@@ -230,7 +229,7 @@ def test_links_matter_to_who_depends_on_them() -> None:
     one = asking(LIGHT, sensitive=True)
     assert decided(one, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
     alone = decide(one, State(BOX))
-    assert share_of(one, alone.share_option).bandwidth_sensitive is False
+    assert alone.share_option.share.bandwidth_sensitive is False
 
 
 def test_first_in_first_out() -> None:

@@ -39,11 +39,7 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         grant: the decision to start it.
         uuids: UUIDs of its GPUs, in rank order.
     """
-    request, share = job.request, None
-    if grant.share_option:
-        from gpulaunch.decide.share_options import share_of  # late: few jobs share
-
-        share = share_of(request, grant.share_option)
+    request = job.request
     return Lease(
         id=f"job{job.id}",
         user_id=request.sharing.user_id if request.sharing else 0,
@@ -53,7 +49,7 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         name=request.name,
         host_gb_per_s=request.wishes.host_gb_per_s,
         apart_from=request.wishes.apart_from,
-        share=share,
+        share=grant.share_option.share if grant.share_option else None,
         ends_within_s=request.ends_within_s,
     )
 
