@@ -236,8 +236,9 @@ print("tidy")
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, error = process.communicate()
-    return process.returncode, out, error
+    # Not by communicate(), which loses what a readline() before it has read beyond its line.
+    out, error = process.stdout.read(), process.stderr.read()
+    return process.wait(), out, error
 
 
 RAN_LONGER = "gpulaunch: error: the job ran longer than its limit of 0.2 s\n"
