@@ -63,7 +63,7 @@ class Boxes:
         boxes = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
         return [box for box in boxes if box.lease_id == lease_id]
 
-    def running(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 
     def actions(self, *_: object) -> list[str] | None:

@@ -1,18 +1,21 @@
-"""The interface to container engines: the protocol that Docker and Podman implement.
+"""Container engines: what Docker and Podman have in common, and what each does in its own way.
 
-A new engine is a class that implements it, and a row in engines.py.
+A new engine is a class of clients, and a row in engines.py.
 """
 
+import json
 import os
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, TypeVar
 
 from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.life import Container, Image
+from gpulaunch.containers.life import LEASE_LABEL, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 
 ANSWER_S = 10.0
 """Seconds that an engine has for an answer."""
@@ -20,8 +23,9 @@ ANSWER_S = 10.0
 QUESTION_S = 2.0
 """Seconds that an engine has for all answers when a launch or a user looks at the table."""
 
-
 _MOST_CHARACTERS = 16 << 20
+
+T = TypeVar("T")
 
 
 class NoAnswerError(FailedError):
@@ -128,12 +132,16 @@ def find_cdi_devices(directories: tuple[str, ...], kind: str, uuids: set[str]) -
     return found
 
 
-class EngineClient(Protocol):
-    """A client of one engine of this machine; its class is that of all engines of the kind.
+class EngineClient(ABC):
+    """A client of one engine of this machine; the engines of each kind have a class of their own.
 
     Whatever the engine answers, only the errors named here are raised: the answer may come from
     another user's program. Each method raises NoAnswerError if the engine does not answer, and
     FailedError if it fails.
+
+    Args:
+        address: address of the engine, for messages.
+        altogether_s: longest wait for all answers together, in seconds; None for ANSWER_S for each.
 
     Attributes:
         title: name of the engine in messages, such as Docker Engine.
@@ -147,13 +155,19 @@ class EngineClient(Protocol):
 
     title: str
     program: str
-    id_prefix: str
     address_variable: str
-    cannot_share: str | None
+    id_prefix = ""
+    cannot_share: str | None = None
     ways: frozenset[str]
-    address: str
+
+    def __init__(self, address: str, altogether_s: float | None = None) -> None:
+        self.address = address
+        self._answer_s = ANSWER_S if altogether_s is None else min(altogether_s, ANSWER_S)
+        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+        self._lease_of: dict[str, str | None] = {}
 
     @classmethod
+    @abstractmethod
     def usual(cls) -> "EngineClient":
         """Return a client of the engine that its program would talk to from here.
 
@@ -163,6 +177,7 @@ class EngineClient(Protocol):
         """
 
     @classmethod
+    @abstractmethod
     def known(cls, user_id: int) -> "Sequence[EngineClient]":
         """Return clients of the engines that may have a user's containers.
 
@@ -170,23 +185,47 @@ class EngineClient(Protocol):
         there.
         """
 
+    @abstractmethod
     def exists(self) -> bool:
         """Return whether there is something at the address."""
 
+    @abstractmethod
     def within(self, seconds: float) -> "EngineClient":
         """Return a client of the same engine with a limit for all its answers together."""
 
+    @abstractmethod
     def info(self) -> Info:
         """Return the engine's description of itself."""
 
+    @abstractmethod
     def offer_of(self, info: Info, topology: Topology) -> Offer:
         """Return the ways by which the engine can give a machine's GPUs to its containers."""
 
+    @abstractmethod
     def image(self, name: str) -> Image | None:
         """Return what an image says of its containers; None if it is not here."""
 
+    @abstractmethod
+    def inspect(self, name: str) -> Container | None:
+        """Return a container by name or id, with all of its labels."""
+
     def container(self, name: str) -> Container | None:
-        """Return a container by name or id; labels from its image are left out."""
+        """Return a container by name or id, or None.
+
+        docker commit makes an image with the container's labels, and each container of that image
+        has them, too. Those labels are left out.
+        """
+        found = self.inspect(name) if name else None
+        if found and found.lease_id and self._lease_of_image(found.image_id) == found.lease_id:
+            return replace(found, lease_id=None, uuids=(), shares=False)
+        return found
+
+    def _lease_of_image(self, image_id: str) -> str | None:
+        """Return the lease in an image's labels, which never change under its id."""
+        if image_id not in self._lease_of:
+            image = self.image(image_id)
+            self._lease_of[image_id] = image.labels.get(LEASE_LABEL) if image else None
+        return self._lease_of[image_id]
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
         """Return the containers of a lease, in whatever state they are.
@@ -195,10 +234,24 @@ class EngineClient(Protocol):
             lease_id: id of the lease that they were made under.
             container_id: id of the one container that is older than the lease, or None.
         """
+        if container_id is not None:
+            found = self.container(container_id)
+            # Another user's record may name any container, of which only ours are looked at.
+            return [found] if found and found.lease_id and found.id == container_id else []
+        named = map(self.container, self.names(f"{LEASE_LABEL}={lease_id}"))
+        mine = [found for found in named if found and found.lease_id == lease_id]
+        # Others are containers of images that are gone.
+        return sorted(mine, key=lambda container: container.created_at)[:1]
 
-    def running(self) -> dict[str, str]:
-        """Return the names of all running containers of any user, also paused ones, by id."""
+    @abstractmethod
+    def names(self, label: str | None = None) -> dict[str, str]:
+        """Return the names of containers by id, of any user's.
 
+        Args:
+            label: label that they have, running or not; None for all that run or are paused.
+        """
+
+    @abstractmethod
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
         """Return what has happened to the containers that containers_of() returns, in order.
 
@@ -211,9 +264,11 @@ class EngineClient(Protocol):
             Docker's words, of which start, kill, stop and destroy count; None if nobody keeps them.
         """
 
+    @abstractmethod
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
 
+    @abstractmethod
     def end(
         self,
         container: Container,
@@ -233,6 +288,21 @@ class EngineClient(Protocol):
         Raises:
             FailedError: the engine refuses.
         """
+
+    def _left_s(self) -> float:
+        """Return how long the next answer may take, in seconds."""
+        left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
+        return max(0.001, min(left_s, self._answer_s))
+
+    def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
+        """Return what is read from an answer in JSON, whoever wrote it."""
+        try:
+            return parse(json.loads(content))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise self._wrong_answer_error() from None
+
+    def _wrong_answer_error(self) -> FailedError:
+        return FailedError(f"what answers at {self.address} is no {self.title}")
 
 
 class ContainerLaunch(Record):

@@ -137,7 +137,7 @@ def _ask_engines(
             continue
         limited = client.within(max(_LEAST_S, until_s - time.monotonic()))
         try:
-            for container_id, name in limited.running().items():
+            for container_id, name in limited.names().items():
                 traits = cache.traits_of(container_id, limited)
                 if traits:
                     seen.append(RunningContainer(container_id, printable(name), program, traits))

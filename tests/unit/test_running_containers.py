@@ -79,11 +79,11 @@ class Asked(Boxes):
         super().__init__(list(boxes))
         self.problem, self.questions = problem, []
 
-    def running(self) -> dict[str, str]:
-        self.questions.append("running")
+    def names(self) -> dict[str, str]:
+        self.questions.append("names")
         if self.problem:
             raise self.problem
-        return super().running()
+        return super().names()
 
     def container(self, name: str) -> Container | None:
         self.questions.append(name[:1])
@@ -123,7 +123,7 @@ def test_engine_that_is_late() -> None:
         engines = [("boxer", late), ("boxer", Asked(WEB))]
         containers, problems = running_containers(engines, DGX1, numbered=True)
         assert ([one.name for one in containers], problems) == (["web"], want)
-    assert late.questions == ["running"]
+    assert late.questions == ["names"]
 
 
 def test_engine_without_an_answer() -> None:

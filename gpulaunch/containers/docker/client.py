@@ -13,14 +13,14 @@ import time
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from gpulaunch.containers.asked import VISIBLE, without_kinds
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
-    ANSWER_S,
     WAYS,
+    EngineClient,
     ForbiddenError,
     Info,
     LateError,
@@ -43,15 +43,12 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
-from gpulaunch.records import replace
 
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _CDI_RETURNS = (28, 2)
 """The first version that starts containers with CDI devices again (moby 49989)."""
-
-T = TypeVar("T")
 
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
@@ -68,25 +65,12 @@ class _ConflictError(FailedError):
     """The engine cannot do that in the present state."""
 
 
-class DockerClient:
-    """A client of one engine; EngineClient documents what is not here.
-
-    Args:
-        socket_path: path of its Unix socket.
-        altogether_s: longest wait for all answers together, in seconds, or None for no limit.
-    """
+class DockerClient(EngineClient):
+    """A client of one engine, whose address is the path of its socket."""
 
     title, program = "Docker Engine", "docker"
-    id_prefix = ""
     address_variable = ADDRESS_VARIABLE
-    cannot_share: str | None = None
     ways = frozenset(WAYS)
-
-    def __init__(self, socket_path: str, altogether_s: float | None = None) -> None:
-        self.address = socket_path
-        self._answer_s = min(altogether_s or ANSWER_S, ANSWER_S)
-        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
-        self._lease_of: dict[str, str | None] = {}
 
     @classmethod
     def usual(cls) -> "DockerClient":
@@ -143,62 +127,26 @@ class DockerClient:
         except FailedError:
             return None
 
-    def container(self, name: str) -> Container | None:
-        """Return a container by name or id, or None.
-
-        docker commit makes an image with the container's labels, and each container of that image
-        has them, too. Those labels are left out.
-        """
-        if not name:
-            return None
+    def inspect(self, name: str) -> Container | None:
+        """Return a container by name or id, with all of its labels."""
         try:
-            found = self._parse(
-                self._send("GET", f"/containers/{percent_encode(name)}/json"), parse_container
-            )
+            content = self._send("GET", f"/containers/{percent_encode(name)}/json")
         except _NotFoundError:
             return None
-        if found.lease_id and self._lease_of_image(found.image_id) == found.lease_id:
-            return replace(found, lease_id=None, uuids=(), shares=False)
-        return found
+        return self._parse(content, parse_container)
 
-    def _lease_of_image(self, image_id: str) -> str | None:
-        """Return the lease in an image's labels, which never change under its id."""
-        if image_id not in self._lease_of:
-            image = self.image(image_id)
-            self._lease_of[image_id] = image.labels.get(LEASE_LABEL) if image else None
-        return self._lease_of[image_id]
-
-    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease."""
-        if container_id is not None:
-            # Another user's record may name any container: the id is looked for among ours.
-            return self._find_labelled(LEASE_LABEL, container_id)
-        found = [
-            found
-            for found in self._find_labelled(f"{LEASE_LABEL}={lease_id}")
-            if found.lease_id == lease_id
-        ]
-        # Others are containers of images that are gone.
-        return sorted(found, key=lambda container: container.created_at)[:1]
+    def names(self, label: str | None = None) -> dict[str, str]:
+        """Return the names of containers by id: of those with a label, or of all that run."""
+        path = f"/containers/json?all=1&filters={_labels(label)}" if label else "/containers/json"
+        return self._parse(self._send("GET", path), parse_names)
 
     def of_project(self, project: str) -> dict[str, str]:
         """Return the leases that the containers of a project of compose were made under, by id."""
-        query = percent_encode(json.dumps({"label": [LEASE_LABEL, f"{PROJECT_LABEL}={project}"]}))
-        content = self._send("GET", f"/containers/json?all=1&filters={query}")
+        labels = _labels(LEASE_LABEL, f"{PROJECT_LABEL}={project}")
+        content = self._send("GET", f"/containers/json?all=1&filters={labels}")
         return self._parse(
             content, lambda answer: {one["Id"]: str(one["Labels"][LEASE_LABEL]) for one in answer}
         )
-
-    def running(self) -> dict[str, str]:
-        """Return the names of all running containers, also paused ones, by their ids."""
-        return self._parse(self._send("GET", "/containers/json"), parse_running)
-
-    def _find_labelled(self, label: str, only: str | None = None) -> list[Container]:
-        query = percent_encode(json.dumps({"label": [label]}))
-        content = self._send("GET", f"/containers/json?all=1&filters={query}")
-        ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
-        wanted = [one for one in ids if only in (None, one)]
-        return [container for container in map(self.container, wanted) if container]
 
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str]:
         """Return what has happened to a lease's containers."""
@@ -270,17 +218,13 @@ class DockerClient:
         """Send one request, and return the answer's content."""
         return self._read(
             self._request(method, path, content),
-            self._time_left_s() if answer_s is None else answer_s,
+            self._left_s() if answer_s is None else answer_s,
         )
-
-    def _time_left_s(self) -> float:
-        left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
-        return max(0.001, min(left_s, self._answer_s))
 
     def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> socket:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
-            connection.settimeout(self._time_left_s())
+            connection.settimeout(self._left_s())
             connection.connect(self.address)
             head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
             body = b""
@@ -326,15 +270,6 @@ class DockerClient:
         if status[0] not in "23":
             raise FailedError(f"the Docker Engine at {self.address} failed: {_read_message(body)}")
 
-    def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
-        try:
-            return parse(json.loads(content))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise self._wrong_answer_error() from None
-
-    def _wrong_answer_error(self) -> FailedError:
-        return FailedError(f"what answers at {self.address} is no Docker Engine")
-
     def _no_answer_error(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
         kind = NoAnswerError
@@ -351,6 +286,11 @@ def percent_encode(text: str) -> str:
         chr(byte) if chr(byte) in _UNRESERVED else f"%{byte:02X}"
         for byte in text.encode(errors="replace")
     )
+
+
+def _labels(*labels: str) -> str:
+    """Return a filter for containers with all of these labels."""
+    return percent_encode(json.dumps({"label": labels}))
 
 
 def _read_message(body: bytes) -> str:
@@ -404,7 +344,7 @@ def parse_image(document: Mapping[str, Any]) -> Image:
     )
 
 
-def parse_running(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Read the answer of GET /containers/json: the names of containers by their ids."""
     names = {}
     for entry in answer:

@@ -4,13 +4,12 @@ Containers are children of conmon, not of podman, and end with their processes. 
 from pidfds, and podman is asked what they mean (docs/decisions/podman.md).
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any, TypeVar
+from typing import Any
 
 from gpulaunch.containers.asked import Asked
 from gpulaunch.containers.docker.client import (
@@ -21,6 +20,7 @@ from gpulaunch.containers.docker.client import (
 )
 from gpulaunch.containers.engine import (
     ANSWER_S,
+    EngineClient,
     ForbiddenError,
     Info,
     LateError,
@@ -36,8 +36,6 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import parse_time, runs, user_name
 from gpulaunch.records import replace
 
-T = TypeVar("T")
-
 _LOOK_S = 0.5
 _ID_PREFIX = "podman:"
 _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
@@ -48,8 +46,8 @@ class _NoSuchContainerError(FailedError):
     """Podman does not know what it was asked about."""
 
 
-class PodmanClient:
-    """The podman program, asked about one store; EngineClient documents what is not here.
+class PodmanClient(EngineClient):
+    """The podman program, asked about one store.
 
     Args:
         words: the program and its flags that say which store.
@@ -60,17 +58,15 @@ class PodmanClient:
     title, program = "Podman", "podman"
     id_prefix = _ID_PREFIX
     address_variable = "CONTAINERS_STORAGE_CONF"
-    cannot_share: str | None = "podman's containers do not share GPUs yet"
+    cannot_share = "podman's containers do not share GPUs yet"
     ways = frozenset({"cdi"})
 
     def __init__(
         self, words: Sequence[str], user_id: int, altogether_s: float | None = None
     ) -> None:
-        self.address = " ".join(words)
+        super().__init__(" ".join(words), altogether_s)
         self._words = tuple(words)
         self._user_id = user_id
-        self._patience_s = ANSWER_S if altogether_s is None else altogether_s
-        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
 
     @classmethod
     def usual(cls) -> "PodmanClient":
@@ -116,10 +112,8 @@ class PodmanClient:
         except FailedError:
             return None
 
-    def container(self, name: str) -> Container | None:
-        """Return a container by name or id, or None; labels from its image are left out."""
-        if not name:
-            return None
+    def inspect(self, name: str) -> Container | None:
+        """Return a container by name or id, with all of its labels."""
         try:
             content = self._ask("container", "inspect", "--format", "json", "--", name)
         except _NoSuchContainerError:
@@ -128,28 +122,14 @@ class PodmanClient:
         if found.state in ("running", "paused") and not any(map(runs, found.watched)):
             # Its conmon was killed, and nobody told podman of the container's end.
             found = replace(found, state="dead")
-        image = self.image(found.image_id) if found.lease_id else None
-        if image and image.labels.get(LEASE_LABEL) == found.lease_id:
-            found = replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
-    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease."""
-        if container_id is not None:
-            known = self.container(container_id)
-            return [known] if known else []
-        label = f"label={LEASE_LABEL}={lease_id}"
-        content = self._ask("ps", "--all", "--no-trunc", "--format", "json", "--filter", label)
-        ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
-        labelled = [found for found in map(self.container, ids) if found]
-        # Others are containers of images that are gone.
-        mine = [one for one in labelled if one.lease_id == lease_id]
-        return sorted(mine, key=lambda one: one.created_at)[:1]
-
-    def running(self) -> dict[str, str]:
-        """Return the names of this store's running containers by their ids."""
-        running = ("--filter", "status=running", "--filter", "status=paused")
-        content = self._ask("ps", "--all", "--no-trunc", "--format", "json", *running)
+    def names(self, label: str | None = None) -> dict[str, str]:
+        """Return the names of containers by id: of those with a label, or of all that run."""
+        which = ["--filter", "status=running", "--filter", "status=paused"]
+        if label:
+            which = ["--filter", f"label={label}"]
+        content = self._ask("ps", "--all", "--no-trunc", "--format", "json", *which)
         return self._parse(
             content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
         )
@@ -201,16 +181,11 @@ class PodmanClient:
                     raise FailedError(f"{self.title} has stopped {container.name}, but it goes on")
                 time.sleep(_LOOK_S)
 
-    def _time_left_s(self) -> float:
-        left_s = ANSWER_S if self._until_s is None else self._until_s - time.monotonic()
-        return max(0.001, min(left_s, ANSWER_S))
-
     def _ask(self, *words: str, answer_s: float | None = None) -> bytes:
         """Run podman with these words, and return what it prints."""
         import subprocess  # late: few launches need it, and it costs 10 ms
 
-        limit_s = self._time_left_s() if answer_s is None else answer_s
-
+        limit_s = self._left_s() if answer_s is None else answer_s
         if self._user_id != os.geteuid():
             owner = user_name(self._user_id)
             raise ForbiddenError(f"only {owner} can ask {self.title} about containers of {owner}")
@@ -224,7 +199,7 @@ class PodmanClient:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            shown_s = round(max(limit_s, self._patience_s), 1)
+            shown_s = round(max(limit_s, self._answer_s), 1)
             raise LateError(f"no answer from {self.address} in {shown_s:g} s") from None
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
@@ -236,15 +211,6 @@ class PodmanClient:
             raise _NoSuchContainerError(f"{self.title} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")
         raise FailedError(f"{self.address} failed: {printable(last) or 'no reason given'}")
-
-    def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
-        try:
-            return parse(json.loads(content))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-            raise self._wrong_answer_error() from None
-
-    def _wrong_answer_error(self) -> FailedError:
-        return FailedError(f"{self.address} gives an answer that is not podman's")
 
 
 RESTART_S = 4.0
