@@ -216,51 +216,35 @@ class DockerClient(EngineClient):
         answer_s: float | None = None,
     ) -> bytes:
         """Send one request, and return the answer's content."""
-        return self._read(
-            self._request(method, path, content),
-            self._left_s() if answer_s is None else answer_s,
-        )
-
-    def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> socket:
-        connection = socket(AF_UNIX, SOCK_STREAM)
-        try:
-            connection.settimeout(self._left_s())
-            connection.connect(self.address)
-            head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
-            body = b""
-            if content is not None:
-                body = json.dumps(content).encode()
-                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-            connection.sendall(f"{head}\r\n".encode() + body, MSG_NOSIGNAL)
-        except OSError as problem:
-            connection.close()
-            raise self._no_answer_error(problem) from None
-        return connection
-
-    def _read(self, connection: socket, answer_s: float) -> bytes:
-        deadline = time.monotonic() + answer_s
+        body = b"" if content is None else json.dumps(content).encode()
+        head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         answer = bytearray()
-        with closing(connection):
-            try:
+        try:
+            with closing(socket(AF_UNIX, SOCK_STREAM)) as connection:
+                connection.settimeout(self._left_s())
+                connection.connect(self.address)
+                connection.sendall(request, MSG_NOSIGNAL)
+                until_s = time.monotonic() + (self._left_s() if answer_s is None else answer_s)
                 while True:
-                    connection.settimeout(max(0.001, deadline - time.monotonic()))
+                    connection.settimeout(max(0.001, until_s - time.monotonic()))
                     part = connection.recv(_READ_BYTES)
-                    answer += part
                     if not part:
                         break
+                    answer += part
                     if len(answer) > _MAX_ANSWER_BYTES:
                         raise self._wrong_answer_error()
-            except OSError as problem:
-                raise self._no_answer_error(problem) from None
-        head, _, body = bytes(answer).partition(b"\r\n\r\n")
-        self._check_status(head, body)
-        return body
+        except OSError as problem:
+            raise self._no_answer_error(problem) from None
+        return self._content_of(bytes(answer))
 
-    def _check_status(self, head: bytes, body: bytes) -> None:
-        lines = head.decode("latin-1").split("\r\n")
+    def _content_of(self, answer: bytes) -> bytes:
+        """Return the content of an answer, whose head says that it is a good one."""
+        start, _, content = answer.partition(b"\r\n\r\n")
+        lines = start.decode("latin-1").split("\r\n")
         if any(line.lower().startswith("server: libpod/") for line in lines):
             raise FailedError(f"{self.address} is podman's", "write podman: gpulaunch podman ...")
-        status = (lines[0].split(" ")[1:2] or [""])[0]
+        status = (*lines[0].split(" "), "")[1]
         if status in ("301", "404"):  # 301 for names such as ../x
             raise _NotFoundError(f"the Docker Engine at {self.address} does not know that")
         if status == "409":
@@ -268,7 +252,9 @@ class DockerClient(EngineClient):
         if len(status) != 3 or not status.isdecimal():
             raise self._wrong_answer_error()
         if status[0] not in "23":
-            raise FailedError(f"the Docker Engine at {self.address} failed: {_read_message(body)}")
+            reason = _read_message(content)
+            raise FailedError(f"the Docker Engine at {self.address} failed: {reason}")
+        return content
 
     def _no_answer_error(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
