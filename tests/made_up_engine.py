@@ -3,7 +3,7 @@
 Its client answers from lists.
 """
 
-from gpulaunch.containers.engine import Info, Offer
+from gpulaunch.containers.engine import Info
 from gpulaunch.containers.life import Container
 from gpulaunch.machine.topology import Topology
 
@@ -48,9 +48,8 @@ class Boxes:
     def info(self) -> Info:
         return Info("box-1", "1.0")
 
-    def offer_of(self, _info: Info, topology: Topology) -> Offer:
-        uuids = frozenset(gpu.uuid for gpu in topology.gpus)
-        return Offer(uuids, runtime=True, gpus=True)
+    def ways_into(self, _info: Info, _topology: Topology) -> list[str]:
+        return ["cdi", "runtime", "gpus"]
 
     def image(self, _name: str) -> None:
         return None

@@ -12,7 +12,7 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.containers.asked import AskedContainer
-from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, Offer, describe_way
+from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
@@ -334,13 +334,13 @@ def _ask_engine(
     found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
     if not machine:
         return found
-    offer = client.offer_of(info, machine[0].topology)
+    offered = client.ways_into(info, machine[0].topology)
     container = AskedContainer(f"{program} run", "")
     try:
         way = choose_way(client, info, machine[0], settings, container, _ignore_warning)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    return [*found, _check_way(offer, machine[0], settings, way)]
+    return [*found, _check_way(offered, machine[0], settings, way)]
 
 
 def _check_abandoned(settings: Options, machine: Machine) -> list[Finding]:
@@ -362,10 +362,9 @@ def _check_abandoned(settings: Options, machine: Machine) -> list[Finding]:
     return findings
 
 
-def _check_way(offer: Offer, machine: Machine, settings: Options, way: str) -> Finding:
+def _check_way(offered: list[str], machine: Machine, settings: Options, way: str) -> Finding:
     """Check that the chosen way into containers is one that the engine offers."""
     topology = machine.topology
-    offered = offer.ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)

@@ -427,8 +427,8 @@ def _container_document(
         "engine": container.program,
         "gpus": [gpu.index for gpu in gpus],
         "gpu_names": [gpu.name for gpu in gpus],
-        "sees_all": container.traits.sees_all,
-        "made_under": container.traits.lease_id,
+        "sees_all": "all" in container.names,
+        "made_under": container.lease_id,
         "is_here": container.is_here,
         "leases": [lease.id for lease in container.leases_beside(leases)],
     }

@@ -8,6 +8,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from gpulaunch.containers.asked import Asked
@@ -50,14 +51,17 @@ class Info(Record):
         cdi_directories: directories in which it looks for CDI specifications.
         cdi_devices: device names that it has found there; None if the engine does not list them.
         security: names of its security options, such as userns or rootless.
+        cdi_returns: whether it can start a container with CDI devices again after it has been
+            restarted itself.
     """
 
     id: str
     version: str
     runtimes: tuple[str, ...] = ()
     cdi_directories: tuple[str, ...] = ()
-    cdi_devices: tuple[str, ...] | None = None
+    cdi_devices: frozenset[str] | None = None
     security: tuple[str, ...] = ()
+    cdi_returns: bool = True
 
 
 WAYS = {
@@ -76,60 +80,31 @@ def describe_way(way: str, driver: str) -> str:
     return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
 
 
-class Offer(Record):
-    """The ways into a container that an engine offers.
-
-    Attributes:
-        cdi: UUIDs that it knows as CDI devices.
-        runtime: whether it has a runtime called nvidia.
-        gpus: whether it accepts --gpus.
-        cdi_returns: whether it can start a container with CDI devices again after it has been
-            restarted itself.
-    """
-
-    cdi: frozenset[str]
-    runtime: bool
-    gpus: bool
-    cdi_returns: bool = True
-
-    def ways(self, uuids: Sequence[str], *, restarts: bool = False) -> list[str]:
-        """Return the members of WAYS by which these GPUs can get in, the preferred one first.
-
-        Args:
-            uuids: the GPUs.
-            restarts: whether the container has a restart policy.
-        """
-        there = {"cdi": self.cdi.issuperset(uuids), "runtime": self.runtime, "gpus": self.gpus}
-        found = [way for way in WAYS if there[way]]
-        return sorted(found, key="cdi".__eq__) if restarts and not self.cdi_returns else found
-
-
-def find_cdi_devices(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
-    """Return the UUIDs that CDI specifications name, for engines that do not list them.
+def cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -> bool:
+    """Return whether CDI specifications name all of these GPUs, for engines that list none.
 
     Args:
         directories: where the engine looks for specifications.
         kind: the GPUs' kind, such as nvidia.com/gpu.
-        uuids: UUIDs to look for.
+        uuids: the GPUs.
     """
-    found: set[str] = set()
+    texts = []
     for directory in directories:
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for name in names:
-            path = os.path.join(directory, name)
-            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
-                continue
-            try:
-                with open(path, errors="replace") as file:
-                    text = file.read(_MOST_CHARACTERS)
-            except OSError:
-                continue
-            if kind in text:
-                found |= {uuid for uuid in uuids if uuid in text}
-    return found
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                path = os.path.join(directory, name)
+                if name.endswith((".json", ".yaml")) and os.path.isfile(path):
+                    texts.append(_read_start(path))
+    texts = [text for text in texts if kind in text]
+    return all(any(uuid in text for text in texts) for uuid in uuids)
+
+
+def _read_start(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(_MOST_CHARACTERS)
+    except OSError:
+        return ""
 
 
 class EngineClient(ABC):
@@ -198,8 +173,11 @@ class EngineClient(ABC):
         """Return the engine's description of itself."""
 
     @abstractmethod
-    def offer_of(self, info: Info, topology: Topology) -> Offer:
-        """Return the ways by which the engine can give a machine's GPUs to its containers."""
+    def ways_into(self, info: Info, topology: Topology) -> list[str]:
+        """Return the members of WAYS by which all of a machine's GPUs can get into its containers.
+
+        The preferred way comes first.
+        """
 
     @abstractmethod
     def image(self, name: str) -> Image | None:
@@ -235,9 +213,10 @@ class EngineClient(ABC):
             container_id: id of the one container that is older than the lease, or None.
         """
         if container_id is not None:
-            found = self.container(container_id)
-            # Another user's record may name any container, of which only ours are looked at.
-            return [found] if found and found.lease_id and found.id == container_id else []
+            # Another user's record may name any container: the id is looked for among ours.
+            is_ours = container_id in self.names(LEASE_LABEL)
+            one = self.container(container_id) if is_ours else None
+            return [one] if one else []
         named = map(self.container, self.names(f"{LEASE_LABEL}={lease_id}"))
         mine = [found for found in named if found and found.lease_id == lease_id]
         # Others are containers of images that are gone.

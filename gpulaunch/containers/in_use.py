@@ -6,7 +6,6 @@ docs/decisions/containers-in-use.md says which of them count as a use of these G
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpulaunch.containers.engine import QUESTION_S, EngineClient, LateError, NoAnswerError
 from gpulaunch.decide.request import select_gpus
@@ -16,7 +15,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, as_list, replace
+from gpulaunch.records import Record, replace
 
 LATE_S = 60.0
 """Seconds for which an engine is not asked again that has not answered in time."""
@@ -26,22 +25,8 @@ _OWN_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 _LEAST_S = 0.01
 _not_before_s: dict[str, float] = {}
 
-
-class Traits(Record):
-    """The facts about a container that stay the same while it runs.
-
-    Attributes:
-        lease_id: id of the lease that it was made under, or None.
-        names: the GPUs that it was given one by one: UUIDs if gpulaunch made it, else names as its
-            flags have them.
-        sees_all: whether it was given all GPUs, without being meant to have them for itself.
-        pid: pid of its first process, as the host counted when it was first seen; or 0.
-    """
-
-    lease_id: str | None
-    names: tuple[str, ...]
-    sees_all: bool
-    pid: int
+_Facts = tuple[str | None, tuple[str, ...], int]
+"""What stays the same while a container runs: lease_id, names and pid of RunningContainer."""
 
 
 class RunningContainer(Record):
@@ -51,7 +36,10 @@ class RunningContainer(Record):
         id: 64 hexadecimal digits.
         name: its name, fit for a terminal.
         program: name of its engine's program, such as docker.
-        traits: what it was made with.
+        lease_id: id of the lease that it was made under, or None.
+        names: the GPUs that it was given: UUIDs if gpulaunch made it, else names as its flags have
+            them, or "all", without being meant to have them for itself.
+        pid: pid of its first process, as the host counted when it was first seen; or 0.
         uuids: UUIDs of those GPUs of the machine that it was given one by one.
         is_here: whether this process runs in it.
     """
@@ -59,7 +47,9 @@ class RunningContainer(Record):
     id: str
     name: str
     program: str
-    traits: Traits
+    lease_id: str | None
+    names: tuple[str, ...]
+    pid: int
     uuids: tuple[str, ...] = ()
     is_here: bool = False
 
@@ -70,7 +60,7 @@ class RunningContainer(Record):
 
     def is_of(self, lease: Lease) -> bool:
         """Return whether a lease is this container's."""
-        return lease.id == self.traits.lease_id or lease.container == self.id
+        return lease.id == self.lease_id or lease.container == self.id
 
     def leases_beside(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases of others that hold GPUs of this container, which is without one."""
@@ -102,12 +92,13 @@ def running_containers(
         numbered: whether numbers of GPUs mean this machine's; those of a described one have none.
     """
     seen, problems = _ask_engines(clients)
-    own_id = _id_of_own_container(one.id for one in seen)
+    roots = _roots_of_own_files()
     containers = []
     for one in seen:
-        uuids = _find_uuids(topology, one.traits.names, numbered=numbered)
-        if uuids or one.traits.sees_all:
-            containers.append(replace(one, uuids=uuids, is_here=one.id == own_id))
+        uuids = _find_uuids(topology, one.names, numbered=numbered)
+        if uuids or "all" in one.names:
+            is_here = any(f"/{one.id}/" in root for root in roots)
+            containers.append(replace(one, uuids=uuids, is_here=is_here))
     return tuple(containers), problems
 
 
@@ -117,7 +108,7 @@ def uses_of(containers: Iterable[RunningContainer]) -> tuple[OutsideUse, ...]:
     The container that this process runs in is left out: its GPUs are what launches in it share out.
     """
     return tuple(
-        OutsideUse(uuid, container.title, (container.traits.pid,) if container.traits.pid else ())
+        OutsideUse(uuid, container.title, (container.pid,) if container.pid else ())
         for container in containers
         if not container.is_here
         for uuid in container.uuids
@@ -131,16 +122,18 @@ def _ask_engines(
     until_s = time.monotonic() + QUESTION_S
     seen: list[RunningContainer] = []
     problems = []
-    cache = _Cache()
+    known = _load_known()
+    facts: dict[str, _Facts] = {}
     for program, client in clients:
         if _not_before_s.get(client.address, 0.0) > time.monotonic():
             continue
         limited = client.within(max(_LEAST_S, until_s - time.monotonic()))
         try:
             for container_id, name in limited.names().items():
-                traits = cache.traits_of(container_id, limited)
-                if traits:
-                    seen.append(RunningContainer(container_id, printable(name), program, traits))
+                found = known.get(container_id) or _inspect(container_id, limited)
+                if found:
+                    facts[container_id] = found
+                    seen.append(RunningContainer(container_id, printable(name), program, *found))
         except LateError as problem:
             _not_before_s[client.address] = time.monotonic() + LATE_S
             problems.append(problem.message)
@@ -148,53 +141,31 @@ def _ask_engines(
             continue
         except FailedError as problem:
             problems.append(problem.message)
-    cache.keep()
+    if not facts.keys() <= known.keys():
+        own_cache.store(_CACHE, facts)
     return seen, problems
 
 
-class _Cache:
-    """The facts about running containers, so that each is inspected only once.
+def _load_known() -> dict[str, _Facts]:
+    """Return the facts about containers that were asked for before, so that each is asked once.
 
     A container's GPUs and labels never change, and its id is never used again.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[str, Any] | None = None
-        self._used: dict[str, Traits] = {}
-        self._is_new = False
-
-    def traits_of(self, container_id: str, client: EngineClient) -> Traits | None:
-        """Return what is known of a container; None if it has gone.
-
-        Raises:
-            FailedError: its engine does not answer.
-        """
-        if self._known is None:
-            self._known = _load_known()
-        try:
-            lease_id, names, sees_all, pid = self._known[container_id]
-            traits = Traits(lease_id, tuple(names), sees_all, pid)
-        except (KeyError, TypeError, ValueError):  # new, or written by another version
-            container = client.container(container_id)
-            if container is None:
-                return None
-            names = container.uuids if container.lease_id else container.given
-            sees_all = container.sees_all and not container.lease_id
-            traits = Traits(container.lease_id, names, sees_all, container.pid)
-            self._is_new = True
-        self._used[container_id] = traits
-        return traits
-
-    def keep(self) -> None:
-        """Store what is known of the containers that still run, if there are new ones."""
-        if self._is_new:
-            own_cache.store(_CACHE, {key: as_list(used) for key, used in self._used.items()})
-
-
-def _load_known() -> dict[str, Any]:
+    known: dict[str, _Facts] = {}
     with suppress(OSError, ValueError, TypeError):
-        return own_cache.load(_CACHE)
-    return {}
+        for container_id, kept in own_cache.load(_CACHE).items():
+            match kept:  # another version may have written something else
+                case [str() | None as lease_id, [*names], int() as pid]:
+                    known[container_id] = lease_id, tuple(map(str, names)), pid
+    return known
+
+
+def _inspect(container_id: str, client: EngineClient) -> _Facts | None:
+    """Return the facts about a container as its engine knows them; None if it has gone."""
+    found = client.container(container_id)
+    if found is None:
+        return None
+    return found.lease_id, found.uuids if found.lease_id else found.given, found.pid
 
 
 def _find_uuids(topology: Topology, names: Iterable[str], *, numbered: bool) -> tuple[str, ...]:
@@ -207,15 +178,14 @@ def _find_uuids(topology: Topology, names: Iterable[str], *, numbered: bool) -> 
     return tuple(uuids)
 
 
-def _id_of_own_container(ids: Iterable[str]) -> str | None:
-    """Return the id of the container that this process runs in, or None.
+def _roots_of_own_files() -> list[str]:
+    """Return where files of the container that this process runs in come from, if it runs in one.
 
-    Engines keep some files of a container in a directory with its name, and mount them.
+    Engines keep some files of a container in a directory with its id, and mount them.
     """
     try:
         with open("/proc/self/mountinfo") as file:
             mounts = [line.split(" ", 5)[3:5] for line in file]
     except (OSError, ValueError):
-        return None
-    roots = [root for root, place in mounts if place in _OWN_FILES]
-    return next((one for one in ids if any(f"/{one}/" in root for root in roots)), None)
+        return []
+    return [root for root, place in mounts if place in _OWN_FILES]

@@ -87,8 +87,8 @@ class Container(Record):
         uuids: UUIDs of the GPUs that it was made with.
         created_at: time of its creation, in a form that sorts.
         shares: whether it was made to share its GPUs.
-        given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted.
-        sees_all: whether its flags said all GPUs, which says nothing of their use.
+        given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted; or
+            "all", which says nothing of their use.
         pid: pid of its first process, as the host counts; 0 if it does not run.
         watched: pids of the processes whose end changes its state.
         is_for_later: whether it holds its GPUs before its first start, however long that takes.
@@ -107,7 +107,6 @@ class Container(Record):
     created_at: str = ""
     shares: bool = False
     given: tuple[str, ...] = ()
-    sees_all: bool = False
     pid: int = 0
     watched: frozenset[int] = frozenset()
     is_for_later: bool = False

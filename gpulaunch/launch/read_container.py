@@ -264,7 +264,6 @@ def choose_way(
     allowed = set(client.ways)
     if container.runtime not in (None, "nvidia"):
         allowed -= {"runtime"}
-    offer = client.offer_of(info, topology)
     if forced and forced not in allowed:
         origin = options.origin("container_gpus")
         if container.runtime:
@@ -274,8 +273,10 @@ def choose_way(
         wanted = describe_way(forced, topology.driver)
         raise UsageError(f"{origin}: {container.program} has no {wanted}")
     restarts = container.restart_policy is not None
-    ways = offer.ways([gpu.uuid for gpu in topology.gpus], restarts=restarts)
-    ways = [forced] if forced else [way for way in ways if way in allowed]
+    ways = [way for way in client.ways_into(info, topology) if way in allowed]
+    if restarts and not info.cdi_returns:
+        ways.sort(key="cdi".__eq__)
+    ways = [forced] if forced else ways
     if machine.key and not forced:  # no driver knows described GPUs, but a CDI specification may
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
@@ -285,7 +286,7 @@ def choose_way(
             f"{client.title} {info.version} has no way to give GPUs to containers: none of {named}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
         )
-    if ways[0] == "cdi" and restarts and not offer.cdi_returns and not machine.key:
+    if ways[0] == "cdi" and restarts and not info.cdi_returns and not machine.key:
         warn(
             f"--restart {container.restart_policy}: {client.title} {info.version} does not start "
             "a container with CDI devices again when it has been restarted itself: see "

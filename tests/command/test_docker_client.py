@@ -18,7 +18,7 @@ from recording_engine import RecordingEngine
 from values import box, cases
 
 from gpulaunch.containers.asked import Asked, container_variables
-from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.docker.client import parse_info
 from gpulaunch.containers.docker.create import (
     asked_container,
     asked_gpus,
@@ -27,7 +27,7 @@ from gpulaunch.containers.docker.create import (
     with_gpus,
 )
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
-from gpulaunch.containers.engine import NO_WAY, WAYS, Info
+from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.life import Image, container_labels
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
@@ -242,7 +242,7 @@ def test_names_in_any_case() -> None:
 def test_versions_that_start_cdi_devices_again() -> None:
     """Docker starts containers with CDI devices again since 28.2."""
     for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
-        assert DockerClient("").offer_of(Info("id", version), box()).cdi_returns == want
+        assert parse_info({"ID": "id", "ServerVersion": version}).cdi_returns == want
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared

@@ -6,6 +6,7 @@ this too, but importing it takes longer than a whole launch (docs/decisions/dock
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -25,8 +26,7 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
-    Offer,
-    find_cdi_devices,
+    cdi_names_all,
 )
 from gpulaunch.containers.life import (
     GPUS_LABEL,
@@ -98,24 +98,24 @@ class DockerClient(EngineClient):
         """Return the engine's description of itself."""
         return self._parse(self._send("GET", "/info"), parse_info)
 
-    def offer_of(self, info: Info, topology: Topology) -> Offer:
-        """Return the ways by which an engine can give GPUs to its containers."""
+    def ways_into(self, info: Info, topology: Topology) -> list[str]:
+        """Return the members of WAYS by which all of a machine's GPUs can get in."""
         entry = DRIVERS[topology.driver]
-        names = {gpu.uuid for gpu in topology.gpus}
+        uuids = [gpu.uuid for gpu in topology.gpus]
+        found = []
         if info.cdi_devices is None:
-            known = find_cdi_devices(info.cdi_directories, entry.cdi_kind, names)
+            has_cdi = cdi_names_all(info.cdi_directories, entry.cdi_kind, uuids)
         else:
-            known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
-        path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
-        hook = any(
-            os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":")
-        )
-        return Offer(
-            frozenset(known),
-            runtime="runtime" in entry.container_ways and "nvidia" in info.runtimes,
-            gpus="gpus" in entry.container_ways and hook,
-            cdi_returns=_version(info) >= _CDI_RETURNS,
-        )
+            has_cdi = info.cdi_devices.issuperset(f"{entry.cdi_kind}={uuid}" for uuid in uuids)
+        if has_cdi:
+            found.append("cdi")
+        if "runtime" in entry.container_ways and "nvidia" in info.runtimes:
+            found.append("runtime")
+        if "gpus" in entry.container_ways:
+            for directory in f"{os.environ.get('PATH', '')}:{_USUAL_PATH}".split(":"):
+                if os.access(os.path.join(directory, _HOOK), os.X_OK):
+                    return [*found, "gpus"]
+        return found
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -310,8 +310,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),
         shares=SHARE_LABEL in labels,
-        given=() if "all" in given else given,
-        sees_all="all" in given,
+        given=("all",) if "all" in given else given,
         pid=(pid := checked_pid(state.get("Pid"))),
         watched=frozenset({pid} - {0}),
         is_for_later=LATER_LABEL in labels,
@@ -405,14 +404,15 @@ def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: in
 
 def parse_info(answer: Mapping[str, Any]) -> Info:
     """Read the answer of GET /info."""
-    devices = answer.get("DiscoveredDevices")
+    devices, version = answer.get("DiscoveredDevices"), checked_text(answer["ServerVersion"])
     return Info(
         id=checked_text(answer["ID"]),
-        version=checked_text(answer["ServerVersion"]),
+        version=version,
         runtimes=tuple(answer.get("Runtimes") or ()),
         cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
-        cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
+        cdi_devices=None if devices is None else frozenset(one.get("ID", "") for one in devices),
         security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
+        cdi_returns=_is_since(version, _CDI_RETURNS),
     )
 
 
@@ -427,7 +427,7 @@ def parse_pids(answer: Mapping[str, Any]) -> set[int]:
     return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
 
 
-def _version(info: Info) -> tuple[int, ...]:
-    """Return the first two numbers of an engine's version; () for one without."""
-    first_two = info.version.split(".")[:2]
-    return tuple(map(int, first_two)) if all(map(str.isdecimal, first_two)) else ()
+def _is_since(version: str, first: tuple[int, int]) -> bool:
+    """Return whether a version such as 28.2.0-rc.1 is this one or later; False for another text."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= first

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from gpulaunch.containers.asked import Asked
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -25,8 +24,7 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
-    Offer,
-    find_cdi_devices,
+    cdi_names_all,
 )
 from gpulaunch.containers.life import LEASE_LABEL, Container, Image
 from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
@@ -93,12 +91,11 @@ class PodmanClient(EngineClient):
         answer = self._ask("info", "--format", "json")
         return self._parse(answer, lambda info: parse_info(info, self._user_id))
 
-    def offer_of(self, info: Info, topology: Topology) -> Offer:
-        """Return the way by which Podman gives GPUs to its containers, CDI, if it can."""
+    def ways_into(self, info: Info, topology: Topology) -> list[str]:
+        """Return the one way by which a machine's GPUs can get in, CDI, if there is one."""
         kind = DRIVERS[topology.driver].cdi_kind
-        uuids = {gpu.uuid for gpu in topology.gpus}
-        found = find_cdi_devices(info.cdi_directories, kind, uuids)
-        return Offer(frozenset(found), runtime=False, gpus=False)
+        uuids = [gpu.uuid for gpu in topology.gpus]
+        return ["cdi"] if cdi_names_all(info.cdi_directories, kind, uuids) else []
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -243,7 +240,7 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
     """
     state = document["State"]
     status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
-    made_by, asked = _read_creation(document["Config"])
+    made_by, given = _read_creation(document["Config"])
     found = parse_container({**document, "State": {**state, "Status": status}})
     restarts = found.restarts
     if restarts and status == "exited":
@@ -256,19 +253,22 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
         has_failed=status == "created" and made_by == "run",
         is_for_later=made_by == "create",
         restarts=restarts,
-        given=asked.devices if asked else (),
-        sees_all=asked is not None and asked.number == "all",
+        given=given,
         watched=frozenset(pids - {0}),
     )
 
 
-def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:
+def _read_creation(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the subcommand that made a container, and the GPUs that its flags asked for."""
     try:
         command = read_command(config.get("CreateCommand") or ("podman",))
-        return "".join(command.subcommand[-1:]), asked_gpus(command, {})
+        asked = asked_gpus(command, {})
     except UsageError:
-        return "", None
+        return "", ()
+    made_by = "".join(command.subcommand[-1:])
+    if asked is None:
+        return made_by, ()
+    return made_by, ("all",) if asked.number == "all" else asked.devices
 
 
 def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
