@@ -111,14 +111,14 @@ def asked_gpus(
         UsageError: it contradicts itself.
     """
     host = document.get("HostConfig") or {}
-    requests = [Asked("", **_read_request(one)) for one in _requests(host) if _is_of_gpus(one)]
+    requests = [_asked_by_request(one) for one in _requests(host) if _is_of_gpus(one)]
     if any(asked.number == "all" for asked in requests):
         requests = requests[-1:]  # of all and a list, the engine takes the last
     if len(set(requests)) > 1:
-        texts = " and ".join(_words(one).text for one in requests)
+        texts = " and ".join(asked.text for asked in requests)
         raise UsageError(f"{container.title} has {texts}: say it once")
     if requests:
-        return _words(requests[0])
+        return requests[0]
     visible, names = container.variable(VISIBLE), nv_gpu.replace(",", " ").split()
     found = asked_by_files(container.files)
     if visible is not None:
@@ -156,7 +156,7 @@ def _is_of_other_gpus(request: Document) -> bool:
     return request.get("Driver") not in ("cdi", "") and "gpu" in _capabilities(request)
 
 
-def _read_request(request: Document) -> dict[str, Any]:
+def _asked_by_request(request: Document) -> Asked:
     names, count = request.get("DeviceIDs") or (), request.get("Count") or 0
     if not isinstance(count, int):
         raise TypeError(count)
@@ -167,20 +167,16 @@ def _read_request(request: Document) -> dict[str, Any]:
         )
     if names:
         named = asked_by_names(without_kinds(",".join(filter(_may_be_gpu, names))), "")
-        return {"number": named.number, "devices": named.devices, "nothing": named.nothing}
+        shown = named.number or ",".join(named.devices) or "0"
+        return replace(named, text=f"device request {shown}")
     if count == 0:
-        return {"nothing": True}
-    return {"number": "all" if count < 0 else str(count)}
+        return Asked("device request 0", nothing=True)
+    number = "all" if count < 0 else str(count)
+    return Asked(f"device request {number}", number=number)
 
 
 def _may_be_gpu(name: str) -> bool:
     return "=" not in name or is_gpu_device(name)
-
-
-def _words(asked: Asked) -> Asked:
-    """Return a device request with the words for it."""
-    what = asked.number or ",".join(asked.devices) or "0"
-    return replace(asked, text=f"device request {what}")
 
 
 def _asked_by_image(image: Image | None, by: str | None) -> Asked | None:
