@@ -1,6 +1,7 @@
 """Flags of docker's and podman's command lines, which Go's pflag reads in both."""
 # pure: decides on plain values
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 
 from gpulaunch.records import Record
@@ -60,3 +61,15 @@ def _in_word(word: str, valued: Collection[str]) -> list[tuple[str, str | None]]
         if name in valued:
             break
     return found
+
+
+def without_secrets(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line without the values of variables, for others to see."""
+    shown = []
+    before = ""
+    for word in argv:
+        found = re.match(r"(--env=|-[a-zA-Z]*?e=?)?(\w+)=", word)
+        is_value = found and (found[1] or re.fullmatch("--env|-[a-zA-Z]*e", before))
+        shown.append(f"{found[0]}..." if found and is_value else word)
+        before = word
+    return tuple(shown)

@@ -7,6 +7,7 @@ from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Door
+from gpulaunch.containers.flags import without_secrets
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.launch.docker_porter import DockerPorter
 from gpulaunch.launch.launch import Events, Launch
@@ -62,7 +63,7 @@ def _porter_of(
         options,
         client,
         line.title,
-        line.without_secrets,
+        without_secrets(line.argv),
         this_process(),
         events,
         fills=not line.is_compose,

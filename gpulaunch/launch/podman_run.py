@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from gpulaunch.containers.asked import HOST_VARIABLES, container_variables
 from gpulaunch.containers.engine import NO_WAY
+from gpulaunch.containers.flags import without_secrets
 from gpulaunch.containers.life import container_labels
 from gpulaunch.containers.podman.client import client_of
 from gpulaunch.containers.podman.command import (
@@ -71,7 +72,7 @@ def read_podman_launch(
         asked_container(command),
         asked,
         client.image(command.operands[0]),
-        command.without_secrets(),
+        without_secrets(command.argv),
         name=name,
         warn=warn,
     )

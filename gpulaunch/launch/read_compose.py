@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpulaunch.containers.docker.line import DockerLine
+from gpulaunch.containers.flags import without_secrets
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
@@ -58,7 +59,7 @@ def read_project_launch(
         wanted.set_default("gpus", options.all_gpus or "all", _WHO)
     if named:
         wanted = wanted.but(require=(_WHO, ",".join(named)))
-    launch = read_launch(wanted, line.without_secrets, name=options.name or name, warn=warn)
+    launch = read_launch(wanted, without_secrets(line.argv), name=options.name or name, warn=warn)
     return name, replace(launch, recorded_in=None)
 
 

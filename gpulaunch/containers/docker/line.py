@@ -6,7 +6,6 @@ All else is read by docker's client. The options before the subcommand are those
 
 import json
 import os
-import re
 from collections.abc import Sequence
 
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET
@@ -72,16 +71,6 @@ class DockerLine(Record):
         named = [flag for flag in self.options if flag.name in _OF_ADDRESS]
         dropped = {at for flag in named for at in range(flag.begin, flag.end)}
         return tuple(word for at, word in enumerate(self.argv) if at not in dropped)
-
-    @property
-    def without_secrets(self) -> tuple[str, ...]:
-        """The command line without the values of variables, for others to see."""
-        shown = []
-        for before, word in zip(("", *self.argv), self.argv, strict=False):
-            found = re.match(r"(--env=|-[a-zA-Z]*?e=?)?(\w+)=", word)
-            is_value = found and (found[1] or re.fullmatch("--env|-[a-zA-Z]*e", before))
-            shown.append(f"{found[0]}..." if found and is_value else word)
-        return tuple(shown)
 
     def option(self, *names: str) -> str | None:
         """Return the value of an option before the subcommand; the last one counts."""

@@ -137,13 +137,17 @@ class PodmanClient(EngineClient):
         since = datetime.fromtimestamp(since_s, timezone.utc).isoformat().replace("+00:00", "Z")
         words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
         try:
-            lines = self._ask("events", *words).splitlines()
+            lines = self._ask("events", *words).split(b"\n")
         except NoAnswerError:
             raise
         except FailedError:
             return None
-        found = [self._parse(line, parse_action) for line in lines if line.strip()]
-        return [action for action in found if action]
+        actions = []
+        for line in filter(None, lines):
+            status = self._parse(line, lambda event: str(event["Status"]))
+            if status in _ACTIONS:
+                actions.append(_ACTIONS[status])
+        return actions
 
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
@@ -289,11 +293,6 @@ def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
         cdi_directories=_CDI_DIRECTORIES if numbers >= _FIRST_WITH_CDI else (),
         security=("rootless",) if answer["host"]["security"]["rootless"] else (),
     )
-
-
-def parse_action(event: Mapping[str, Any]) -> str | None:
-    """Return an event of podman events in docker's words; None if it decides nothing."""
-    return _ACTIONS.get(event["Status"])
 
 
 def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanClient:

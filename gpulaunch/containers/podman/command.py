@@ -168,12 +168,6 @@ class PodmanCommand(Record):
             return self.says("-a", "--attach", "-i", "--interactive")
         return not (self.makes_only or self.says("-d", "--detach"))
 
-    @property
-    def passes_signals(self) -> bool:
-        """True if the client passes the signals that it gets on to the container."""
-        refused = any(flag.name == "--sig-proxy" and not flag.is_on for flag in self.flags)
-        return self.is_attached and not refused and not self.says("-t", "--tty")
-
     def says(self, *names: str) -> bool:
         """Return whether a switch is on; the last one counts."""
         return next((flag.is_on for flag in reversed(self.flags) if flag.name in names), False)
@@ -181,17 +175,6 @@ class PodmanCommand(Record):
     def values(self, *names: str) -> list[str]:
         """Return the values of a flag, in order."""
         return [flag.value for flag in self.flags if flag.name in names and flag.value is not None]
-
-    def without_secrets(self) -> tuple[str, ...]:
-        """Return the command line without the values of -e, for others to see."""
-        shown = list(self.argv)
-        for flag in self.flags:
-            if flag.name in ("-e", "--env") and flag.value and "=" in flag.value:
-                last = shown[flag.end - 1]
-                shown[flag.end - 1] = (
-                    f"{last.removesuffix(flag.value)}{flag.value.partition('=')[0]}=..."
-                )
-        return tuple(shown)
 
 
 def read_command(argv: Sequence[str]) -> PodmanCommand:
@@ -275,7 +258,6 @@ def asked_container(command: PodmanCommand) -> AskedContainer:
         title=command.title,
         image=command.operands[0],
         attached=command.is_attached,
-        passes_signals=command.passes_signals,
         runs=not command.makes_only,
         restart_policy=policies[-1] if policies and policies[-1] not in ("", "no") else None,
         privileged=command.says("--privileged"),
