@@ -9,9 +9,8 @@ NVSwitch machine: the first sockets get the most.
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace, nlargest
-from itertools import accumulate, pairwise, product
+from itertools import pairwise
 from math import comb, inf
-from operator import mul
 
 from gpulaunch.placement.fabric import Fabric
 from gpulaunch.records import Record
@@ -21,9 +20,6 @@ MOST_SETS = 20_000
 
 MOST_GROWN = 640_000
 """GPUs of sets that are looked at while sets grow, each time anew: some 0.2 s on 32 GPUs."""
-
-Cell = list[list[int]]
-"""For each number of GPUs the masks that a part of the machine has to offer."""
 
 
 class Limits(Record):
@@ -69,120 +65,81 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     Returns:
         None if there are more than MOST_SETS.
     """
-    members: dict[int, list[int]] = {}
-    for gpu in fabric.positions(free):
-        members.setdefault(fabric.socket[gpu], []).append(gpu)
-    found: list[int] = []
+    found: set[int] = set()
     for group in limits.groups:
-        eligible = limits.admitted & group & ~limits.required
-        twins = _twins(fabric, fabric.positions(eligible), limits)
-        cells = _make_cells(fabric, twins, members, whole_sockets=not limits.at_most)
-        masks = combine(cells, count - limits.required.bit_count(), 2 * MOST_SETS)
+        eligible = fabric.positions(limits.admitted & group & ~limits.required)
+        alike = _sockets_alike(fabric, free, eligible, limits)
+        masks = _choose(fabric, alike, count - limits.required.bit_count())
         if masks is None:
             return None
-        found += [limits.required | mask for mask in masks] if limits.required else masks
-    masks = list(set(found)) if len(limits.groups) > 1 else found
-    masks = [mask for mask in masks if limits.bound(mask)]
+        found.update([limits.required | mask for mask in masks])
+    masks = [mask for mask in found if limits.bound(mask)]
     return masks if len(masks) <= MOST_SETS else None
 
 
-def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
-    """Return GPUs in groups that have the same links to all and a switch, and the same limits.
-
-    Two such GPUs reach the same GPUs over each kind of link, once each has itself among those that
-    it reaches over the link of the two.
-    """
-    groups: list[list[int]] = []
-    known: dict[object, list[int]] = {}
-    for gpu in positions:
-        reached, bit = fabric.reached_by_kind[gpu], fabric.bit[gpu]
-        limited = tuple(bool(group & bit) for group, _ in limits.at_most)
-        own = limited, fabric.into_switch[gpu], fabric.nvls[gpu]
-        keys = [
-            (own, *reached[:kind], masks | bit, *reached[kind + 1 : -1])
-            for kind, masks in enumerate(reached[:-1])
-        ]
-        twins = next((known[key] for key in keys if key in known), None)
-        if twins is None:
-            twins = []
-            groups.append(twins)
-            known |= dict.fromkeys(keys, twins)
-        twins.append(gpu)
+def _sockets_alike(
+    fabric: Fabric, free: int, eligible: Sequence[int], limits: Limits
+) -> list[list[list[int]]]:
+    """Return GPUs that may be taken: groups of sockets that are alike, each with GPUs alike."""
+    free_on: dict[int, list[int]] = {}
+    for gpu in fabric.positions(free):
+        free_on.setdefault(fabric.socket[gpu], []).append(gpu)
+    kinds: list[list[int]] = []
+    for gpu in eligible:
+        for twins in kinds:
+            if _are_twins(fabric, limits, gpu, twins[0]):
+                twins.append(gpu)
+                break
+        else:
+            kinds.append([gpu])
+    groups: list[list[list[int]]] = []
+    for twins in kinds:
+        parts: dict[int, list[int]] = {}
+        for gpu in twins:
+            parts.setdefault(fabric.socket[gpu], []).append(gpu)
+        # Only if they follow each other does the first socket have the lowest GPUs.
+        in_order = all(a[-1] < b[0] for a, b in pairwise(parts.values()))
+        alike: dict[object, list[list[int]]] = {}
+        for socket, part in parts.items():
+            key: object = socket
+            if in_order and not limits.at_most and free_on[socket] == part:
+                key = fabric.socket_size[socket], len(part)
+            alike.setdefault(key, []).append(part)
+        groups += alike.values()
     return groups
 
 
-def _make_cells(
-    fabric: Fabric, twins: list[list[int]], members: dict[int, list[int]], *, whole_sockets: bool
-) -> list[Cell]:
-    """Return what the parts of the machine have to offer.
+def _are_twins(fabric: Fabric, limits: Limits, a: int, b: int) -> bool:
+    """Return whether two GPUs have the same links to all and a switch, and the same limits."""
+    if (fabric.into_switch[a], fabric.nvls[a]) != (fabric.into_switch[b], fabric.nvls[b]):
+        return False
+    for group, _ in limits.at_most:
+        if bool(group & fabric.bit[a]) != bool(group & fabric.bit[b]):
+            return False
+    rows = fabric.kind[a], fabric.kind[b]
+    return all(rows[0][c] == rows[1][c] for c in range(len(fabric.gpus)) if c not in (a, b))
 
-    Args:
-        fabric: the links.
-        twins: GPUs that may be taken, those together that are interchangeable by their links.
-        members: free GPUs of each socket, whether or not they may be taken.
-        whole_sockets: whether whole sockets may be interchangeable, too.
+
+def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[int] | None:
+    """Return all ways to take so many GPUs; None if they are far more than can be compared.
+
+    Of sockets that are alike the first give the most, and each gives its lowest GPUs.
     """
-    cells: list[Cell] = []
-    for group in twins:
-        parts: dict[int, list[int]] = {}
-        for gpu in group:
-            parts.setdefault(fabric.socket[gpu], []).append(gpu)
-        # Only if they follow each other does the first socket have the lowest GPUs.
-        in_order = whole_sockets and all(a[-1] < b[0] for a, b in pairwise(parts.values()))
-        alike: dict[object, list[list[int]]] = {}
-        for socket, part in parts.items():
-            pure = in_order and members[socket] == part
-            key = (fabric.socket_size[socket], len(part)) if pure else (socket,)
-            alike.setdefault(key, []).append(part)
-        cells += [_make_sockets_cell(fabric, sockets) for sockets in alike.values()]
-    return cells
-
-
-def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
-    """Return the sets out of sockets that are alike.
-
-    The first sockets get the most, and give their lowest GPUs.
-    """
-    size = len(sockets[0])
-    if comb(len(sockets) + size, size) > MOST_SETS:  # then sockets are not told apart
-        sockets = [sorted(gpu for socket in sockets for gpu in socket)]
-        size = len(sockets[0])
-    # lowest[n][s]: the lowest n GPUs of each of the first s sockets
-    lowest = [
-        list(accumulate((fabric.mask(socket[:n]) for socket in sockets), initial=0))
-        for n in range(size + 1)
-    ]
-    options = [(0, 0, 0)]  # sockets that have given GPUs, how many GPUs, which
-    for n in range(size, 0, -1):
-        options = [
-            (end, taken + n * (end - start), mask | lowest[n][end] ^ lowest[n][start])
-            for start, taken, mask in options
-            for end in range(start, len(sockets) + 1)
-        ]
-    cell: Cell = [[] for _ in range(size * len(sockets) + 1)]
-    for _, taken, mask in options:
-        cell[taken].append(mask)
-    return cell
-
-
-def combine(cells: Sequence[Cell], count: int, most: int) -> list[int] | None:
-    """Return all ways to take `count` GPUs out of the cells; None if they are more than `most`."""
-    ways = [1] + [0] * count
-    for cell in cells:
-        sizes = list(map(len, cell))
-        ways = [sum(map(mul, sizes, reversed(ways[: n + 1]))) for n in range(count + 1)]
-    if ways[count] > most:
-        return None
-    # GPUs that the cells after each one have
-    after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]
-    masks_by_count: dict[int, list[int]] = {0: [0]}
-    for cell, later in zip(cells, after, strict=True):
-        joined: dict[int, list[int]] = {}
-        for (taken, masks), (more, options) in product(masks_by_count.items(), enumerate(cell)):
-            if count - later <= taken + more <= count:
-                joined.setdefault(taken + more, []).extend([a | b for b in options for a in masks])
-        masks_by_count = joined
-    return masks_by_count.get(count, [])
+    left = sum(len(part) for sockets in groups for part in sockets)
+    found = [(0, 0, 0)]  # GPUs that were taken, of them those of the last socket, and which
+    for sockets in groups:
+        for place, part in enumerate(sockets):
+            left -= len(part)
+            lowest = [fabric.mask(part[:n]) for n in range(len(part) + 1)]
+            grown = []
+            for taken, before, mask in found:
+                least = max(0, count - taken - left)
+                most = min(len(part), count - taken, before if place else count)
+                grown += [(taken + n, n, mask | lowest[n]) for n in range(least, most + 1)]
+            found = grown
+            if len(found) > 2 * MOST_SETS:
+                return None
+    return [mask for taken, _, mask in found if taken == count]
 
 
 class Criterion(Record):

@@ -104,8 +104,9 @@ def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert reason.endswith("; there were too many mappings to try them all")
 
 
-def test_sets_are_counted_before_they_are_made() -> None:
-    """As many sets as may be compared are listed, and not one more."""
-    cells = [[[0], [1, 2]], [[0], [4, 8]]]  # none or one of two GPUs, twice
-    assert sorted(search.combine(cells, 1, most=4) or []) == [1, 2, 4, 8]
-    assert search.combine(cells, 1, most=3) is None
+def test_as_many_sets_as_may_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many sets as may be compared are compared, and not one more."""
+    monkeypatch.setattr(search, "MOST_SETS", 28)  # two of eight
+    assert not posed(machine(8, 1), 2).too_many
+    monkeypatch.setattr(search, "MOST_SETS", 27)
+    assert posed(machine(8, 1), 2).too_many
