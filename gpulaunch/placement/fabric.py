@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import combinations, compress
+from itertools import combinations
 
 from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.link import Link, nvls_efficiency
@@ -137,23 +137,14 @@ class Fabric:
         """What NCCL plans with over NVLinks from GPU to GPU, 1e-6 GB/s; 0 without."""
         return self._between([kind.planned if kind.direct else 0 for kind in self.kinds])
 
-    def reached(self, usable: Sequence[bool]) -> list[int]:
-        """Return the GPUs that each position reaches over links of some kinds, as a mask."""
-        return [sum(compress(masks, usable)) for masks in self.reached_by_kind]
-
-    @cached_property
-    def reached_by_kind(self) -> list[list[int]]:
-        """The GPUs that each position reaches over links of each kind, as masks."""
-        found = [[0] * len(self.kinds) for _ in self.gpus]
-        for masks, row in zip(found, self.kind, strict=True):
-            for bit, kind in zip(self.bit, row, strict=True):
-                masks[kind] |= bit
-        return found
-
     @cached_property
     def nvlinked(self) -> list[int]:
         """The GPUs to which each position has NVLinks, as a mask."""
-        return self.reached([kind.count > 0 for kind in self.kinds])
+        masks = []
+        for row in self.kind:
+            joined = [b for b, kind in enumerate(row) if self.kinds[kind].count]
+            masks.append(self.mask(joined))
+        return masks
 
     @cached_property
     def fastest_pcie(self) -> int:

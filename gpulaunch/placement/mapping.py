@@ -144,6 +144,21 @@ class Mapper:
         ends = sum([sum(sorted(row, reverse=True)[:most]) for row in rows])
         return min(edges, ends // 2)
 
+    def most_slowest(self, gpus: Sequence[int]) -> int:
+        """Return at least the slowest edge of any mapping to a set.
+
+        Each GPU has as many links that are as fast as any rank has edges, and one of them as many
+        as the rank that has most.
+        """
+        fewest, most = min(self.degree), max(self.degree)
+        slowest, of_one = inf, 0
+        for a in gpus:
+            links = [self.speed[-1][self._kind[a][b]] for b in gpus if b != a]
+            links.sort(reverse=True)
+            slowest = min(slowest, links[fewest - 1])
+            of_one = max(of_one, links[most - 1])
+        return int(min(slowest, of_one))
+
     def _order(self, slowest_first: bool, kicks: int, links: Sequence[int]) -> list[int]:
         """Return the best order of GPUs, as places in their set, given the kinds of its links."""
         kind = [[0] * self.ranks for _ in range(self.ranks)]

@@ -331,42 +331,14 @@ class PlacementProblem:
 
         most_weighed = MOST_MAPPED if self.count > EXACT_RANKS else inf
         if name == "effective_bandwidth":
-            return Criterion(lambda mask: map_best(mask).slowest, self.most_slowest, most_weighed)
+            return Criterion(lambda mask: map_best(mask).slowest, self._most_slowest, most_weighed)
         return Criterion(lambda mask: map_best(mask).total, self._most_total, most_weighed)
 
     def _most_total(self, mask: int) -> int:
         return self.mapper.most_total(self.fabric.positions(mask))
 
-    def most_slowest(self, mask: int) -> int:
-        """Return at least the slowest edge of any mapping to a set.
-
-        Links as fast as that join the set, each of its GPUs to as many as any rank talks to, and
-        one of them to as many as the rank that talks to most.
-        """
-        fewest, most = min(self.mapper.degree), max(self.mapper.degree)
-        for floor, reached in self._reached:
-            met = new = mask & -mask
-            largest = 0
-            while new:
-                bit = new & -new
-                near = reached[len(self.fabric.bit) - bit.bit_length()] & mask
-                if near.bit_count() < fewest:
-                    break
-                largest = max(largest, near.bit_count())
-                new = (new ^ bit) | near & ~met
-                met |= near
-            if met == mask and not new and largest >= most:
-                return floor
-        return 0
-
-    @cached_property
-    def _reached(self) -> list[tuple[int, list[int]]]:
-        """For each speed that an edge can have, the GPUs that each position so reaches."""
-        lightest = self.mapper.speed[-1]
-        return [
-            (floor, self.fabric.reached([speed >= floor for speed in lightest]))
-            for floor in self.mapper.floors
-        ]
+    def _most_slowest(self, mask: int) -> int:
+        return self.mapper.most_slowest(self.fabric.positions(mask))
 
     @cached_property
     def _regions(self) -> dict[str, list[tuple[list[int], int]]]:
