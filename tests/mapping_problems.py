@@ -8,11 +8,11 @@ from random import Random
 from hypothesis import strategies as st
 from values import box
 
-from gpulaunch.cluster.cluster import Cluster, Node, Tree
-from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge
-from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.traffic import RankTraffic, shape_traffic, summed
+from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree
+from gpulaunch.lab.cluster.cluster_file import load_cluster
+from gpulaunch.lab.cluster.mapping import MappingProblem, RankMapping, judge
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
+from gpulaunch.lab.cluster.traffic import RankTraffic, shape_traffic, summed
 
 CLUSTERS = ("magc-a", "magc-b")
 """Trees inside nodes, and all bandwidths, are assumed: the paper has none."""

@@ -14,24 +14,6 @@ from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, ad
 from gpulaunch.cli.help import words_parser
 from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
-from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation
-from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
-from gpulaunch.cluster.engines import read_place
-from gpulaunch.cluster.mapping import Judgement, LinkLoad, MappingProblem, RankMapping, judge
-from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
-from gpulaunch.cluster.node import describe_this_node, report_lines
-from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
-from gpulaunch.cluster.rank_files import ENGINE_FILES
-from gpulaunch.cluster.traffic import (
-    SHAPES,
-    RankTraffic,
-    is_sizes,
-    parallel_traffic,
-    shape_traffic,
-    summed,
-)
-from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import (
     FieldError,
@@ -44,7 +26,36 @@ from gpulaunch.errors import (
 )
 from gpulaunch.files.data_files import make_own, own_directory
 from gpulaunch.files.write import make_directory, write_text
+from gpulaunch.lab.cluster.allocation import (
+    Allocation,
+    ask_nodes,
+    describe_this_node,
+    find_allocation,
+    report_lines,
+)
+from gpulaunch.lab.cluster.cluster import Cluster
+from gpulaunch.lab.cluster.cluster_file import load_cluster, tree_of_file
+from gpulaunch.lab.cluster.mapping import (
+    ENGINE_FILES,
+    Judgement,
+    LinkLoad,
+    MappingProblem,
+    RankMapping,
+    judge,
+)
+from gpulaunch.lab.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
+from gpulaunch.lab.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
+from gpulaunch.lab.cluster.traffic import (
+    SHAPES,
+    RankTraffic,
+    is_sizes,
+    parallel_traffic,
+    shape_traffic,
+    summed,
+)
+from gpulaunch.lab.cluster.traffic_file import read_traffic_file
 from gpulaunch.launch.children import own_command
+from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
 from gpulaunch.process.execute import execute

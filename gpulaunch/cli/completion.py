@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS, make_launch_parser
-from gpulaunch.cluster.cluster_file import cluster_names
-from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.history.read import RECENT_S, read_history
+from gpulaunch.lab.cluster.cluster_file import cluster_names
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.machine.catalog import machine_names

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
-from gpulaunch.cluster.engines import read_place
 from gpulaunch.containers.asked import AskedContainer
 from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
+from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.outside_use import find_strays

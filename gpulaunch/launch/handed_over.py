@@ -146,7 +146,7 @@ def _is_served(path: str) -> bool:
 
 
 def _explain_mpirun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    from gpulaunch.cluster.far_ranks import explain_mpirun  # late: few jobs are MPI's
+    from gpulaunch.launch.far_ranks import explain_mpirun  # late: few jobs are MPI's
 
     return explain_mpirun(command, environment, [os.uname().nodename], _read_hostfile)
 
@@ -160,7 +160,7 @@ def _read_hostfile(path: str) -> str:
 
 
 def _explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    from gpulaunch.cluster.far_ranks import explain_srun
+    from gpulaunch.launch.far_ranks import explain_srun
 
     return explain_srun(command, environment)
 

@@ -4,12 +4,12 @@ import os
 import socket
 from collections.abc import Sequence
 
-from gpulaunch.cluster.engines import EnginePlace, read_place
-from gpulaunch.cluster.rank_map import MappedRank, parse_rank_map
 from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visible
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.document import read_text
+from gpulaunch.launch.cluster_engines import EnginePlace, read_place
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.rank_map import MappedRank, parse_rank_map
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.machine.gpu import gpus_text

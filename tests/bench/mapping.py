@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mapping_problems import CLUSTERS, PAIRS, problem
 
-from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem, judge
-from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.scotch import find_gmap
+from gpulaunch.lab.cluster.cluster_file import load_cluster
+from gpulaunch.lab.cluster.mapping import MappingProblem, judge
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
+from gpulaunch.lab.cluster.scotch import find_gmap
 
 SHUFFLES = 2 if "--quick" in sys.argv[1:] else 20
 SCOTCH = "magc_scotch"

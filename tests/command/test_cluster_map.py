@@ -10,13 +10,13 @@ from mapping_problems import check_places, larger, maximum, problem, small_probl
 from ranks import write_cluster
 from values import box
 
-from gpulaunch.cluster.cluster import Cluster, Node, Tree
-from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem
-from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
-from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import UsageError
+from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree
+from gpulaunch.lab.cluster.cluster_file import load_cluster
+from gpulaunch.lab.cluster.mapping import MappingProblem
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
+from gpulaunch.lab.cluster.scotch import find_gmap, map_by_scotch
+from gpulaunch.lab.cluster.traffic import RankTraffic
 
 FILES = {
     "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"

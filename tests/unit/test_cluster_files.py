@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import cases, complaint, machine
 
-from gpulaunch.cluster.cluster import Node, Tree
-from gpulaunch.cluster.cluster_file import load_cluster, tree_of_file
-from gpulaunch.cluster.hostlist import MOST_HOSTS, expand_hostlist
-from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, network_tree, read_topology_conf
-from gpulaunch.cluster.node import read_reports, report_lines
 from gpulaunch.errors import FailedError
 from gpulaunch.files.toml import tomllib
+from gpulaunch.lab.cluster.allocation import read_reports, report_lines
+from gpulaunch.lab.cluster.cluster import Node, Tree
+from gpulaunch.lab.cluster.cluster_file import load_cluster, tree_of_file
+from gpulaunch.lab.cluster.network import (
+    ASSUMED_NODE_GB_PER_S,
+    MOST_HOSTS,
+    expand_hostlist,
+    network_tree,
+    read_topology_conf,
+)
 from gpulaunch.records import replace
 
 TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())

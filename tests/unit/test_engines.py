@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from values import cases
 
-from gpulaunch.cluster.engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
-from gpulaunch.cluster.far_ranks import explain_mpirun, explain_srun
 from gpulaunch.files.toml import tomllib
+from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
+from gpulaunch.launch.far_ranks import explain_mpirun, explain_srun
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())

@@ -19,13 +19,13 @@ from mapping_problems import (
 )
 from values import box, cards, machine, wired_up
 
-from gpulaunch.cluster.bisection import bisect
-from gpulaunch.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
-from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem, judge, nodes_in_use
-from gpulaunch.cluster.multisect import to_nodes
-from gpulaunch.cluster.policies import MAPPING_POLICIES, map_greedily
-from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
+from gpulaunch.lab.cluster.bisection import bisect
+from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
+from gpulaunch.lab.cluster.cluster_file import load_cluster
+from gpulaunch.lab.cluster.mapping import MappingProblem, judge, nodes_in_use
+from gpulaunch.lab.cluster.multisect import to_nodes
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily
+from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, scaled, summed
 from gpulaunch.machine.link import Wire
 
 ASKING_NOBODY = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.cluster import Tree
-from gpulaunch.cluster.mapping import (
+from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.lab.cluster.bisection import Rows
+from gpulaunch.lab.cluster.cluster import Tree
+from gpulaunch.lab.cluster.mapping import (
     MappingProblem,
     Place,
     RankMapping,
@@ -13,10 +14,9 @@ from gpulaunch.cluster.mapping import (
     map_inside,
     nodes_in_use,
 )
-from gpulaunch.cluster.multisect import multisect, to_nodes
-from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
-from gpulaunch.cluster.traffic import RankTraffic, summed, together
-from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.lab.cluster.multisect import multisect, to_nodes
+from gpulaunch.lab.cluster.scotch import find_gmap, map_by_scotch
+from gpulaunch.lab.cluster.traffic import RankTraffic, summed, together
 
 DEFAULT_MAPPING_POLICY = "auto"
 

@@ -8,7 +8,6 @@ not among them, since each machine has its own torchrun, which starts the ranks 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.cluster.hostlist import HERE, hosts_of
 from gpulaunch.errors import printable
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")
@@ -32,6 +31,22 @@ _ALONE = frozenset(
 """Options of mpirun and srun that take no value."""
 
 
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of this machine that every machine has."""
+
+
+def hosts_of(hostfile: str, own_name: str) -> tuple[str, ...]:
+    """Return the hosts that a hostfile of Open MPI names, each once, in their order.
+
+    Args:
+        hostfile: its text.
+        own_name: name of this machine, by which mpirun knows it where it is called localhost.
+    """
+    rows = [line.partition("#")[0].split() for line in hostfile.splitlines()]
+    names = [words[0] for words in rows if words]
+    return tuple(dict.fromkeys(own_name if name in _HERE else name for name in names))
+
+
 def explain_mpirun(
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -51,7 +66,7 @@ def explain_mpirun(
     named = [host for text in _values(command, _HOST_OPTIONS) for host in text.split(",")]
     for path in _values(command, _FILE_OPTIONS):
         named += hosts_of(read(path), own_names[0])
-    here = {*own_names, *(name.partition(".")[0] for name in own_names), *HERE}
+    here = {*own_names, *(name.partition(".")[0] for name in own_names), *_HERE}
     hosts = [host.partition(":")[0] for host in named]
     far = list(dict.fromkeys(host for host in hosts if host and host not in here))
     if not far and not hosts and _nodes_of_job(environment) > 1:

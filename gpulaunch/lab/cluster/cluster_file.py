@@ -4,15 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulaunch.cluster.cluster import Cluster, Node, Tree
-from gpulaunch.cluster.hostlist import expand_hostlist
-from gpulaunch.cluster.network import (
-    ASSUMED_NODE_GB_PER_S,
-    ASSUMPTIONS,
-    Switch,
-    network_tree,
-    read_topology_conf,
-)
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.data_files import (
     config_directory,
@@ -23,6 +14,15 @@ from gpulaunch.files.data_files import (
 )
 from gpulaunch.files.document import Document, parsed, read_document, read_text
 from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
+from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree
+from gpulaunch.lab.cluster.network import (
+    ASSUMED_NODE_GB_PER_S,
+    ASSUMPTIONS,
+    Switch,
+    expand_hostlist,
+    network_tree,
+    read_topology_conf,
+)
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import parse_cpuset
 from gpulaunch.machine.topology import Topology, machines

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 from collections import Counter
 
-from gpulaunch.cluster.cluster import Tree
-from gpulaunch.cluster.traffic import RankTraffic, rows_of
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.lab.cluster.cluster import Tree
+from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of
 
 _UNEVEN = "Scotch maps to even trees only: here nodes or switches differ, or are out of order"
 

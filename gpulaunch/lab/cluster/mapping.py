@@ -1,12 +1,13 @@
-"""The mapping of a job's ranks to nodes, cores and GPUs, and the load of links under it."""
+"""The mapping of ranks to nodes, cores and GPUs: its load of links, and its files for engines."""
 # pure: decides on plain values
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.cluster import Cluster, Tree, cpu_tree, gpu_tree
-from gpulaunch.cluster.traffic import RankTraffic, rows_of, together
+from gpulaunch.lab.cluster.bisection import Rows
+from gpulaunch.lab.cluster.cluster import Cluster, Tree, cpu_tree, gpu_tree
+from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, together
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
 
@@ -225,3 +226,58 @@ def _links_of(kind: TreeKind, tree: Tree, loads: Sequence[float], above: int) ->
     depths = tree.depths()
     for x in range(1, len(tree.parents)):
         yield LinkLoad(kind, above + depths[x], tree.names[x], loads[x], tree.gb_per_s[x])
+
+
+def rankfile(cluster: Cluster, mapping: RankMapping) -> str:
+    """Return a rankfile of Open MPI 4.1: socket and core of each rank by their logical numbers.
+
+    Source: mpirun(1) of Open MPI 4.1, "Rankfiles".
+
+    Example of a line: rank 0=n1 slot=0:3
+    """
+    lines = []
+    for rank, place in enumerate(mapping):
+        node = cluster.nodes[place.node]
+        for socket, cores in enumerate(node.sockets):
+            if place.core in cores:
+                slot = f"{socket}:{cores.index(place.core)}"
+                lines.append(f"rank {rank}={node.name} slot={slot}\n")
+    return "".join(lines)
+
+
+def rankfile5(cluster: Cluster, mapping: RankMapping) -> str:
+    """Return a rankfile of Open MPI 5: the core of each rank by its logical number in the node.
+
+    Source: "Rankfiles" in the documentation of PRRTE 3: all numbers are logical.
+
+    Example of a line: rank 0=n1 slot=3
+    """
+    lines = []
+    for rank, place in enumerate(mapping):
+        node = cluster.nodes[place.node]
+        slot = sum(node.sockets, ()).index(place.core)
+        lines.append(f"rank {rank}={node.name} slot={slot}\n")
+    return "".join(lines)
+
+
+def hostfile(cluster: Cluster, mapping: RankMapping) -> str:
+    """Return a hostfile of Open MPI: the nodes that have ranks, each with as many slots."""
+    counts = Counter(cluster.nodes[place.node].name for place in mapping)
+    return "".join(f"{node} slots={count}\n" for node, count in counts.items())
+
+
+def slurm_hosts(cluster: Cluster, mapping: RankMapping) -> str:
+    """Return a file for SLURM_HOSTFILE and --distribution=arbitrary: each rank's node.
+
+    Source: srun(1), --distribution.
+    """
+    return "".join(f"{cluster.nodes[place.node].name}\n" for place in mapping)
+
+
+ENGINE_FILES: dict[str, Callable[[Cluster, RankMapping], str]] = {
+    "rankfile": rankfile,
+    "rankfile5": rankfile5,
+    "hostfile": hostfile,
+    "slurm_hosts": slurm_hosts,
+}
+"""Name of a file in a directory -> function that makes its text."""

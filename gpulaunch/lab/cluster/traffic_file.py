@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from math import isfinite
 
-from gpulaunch.cluster.traffic import MOST_WEIGHT, RankTraffic, summed
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.document import read_text
+from gpulaunch.lab.cluster.traffic import MOST_WEIGHT, RankTraffic, summed
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_file import read_edges
 

@@ -3,16 +3,16 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.cluster.bisection import TINY, Rows, bisect, splits
-from gpulaunch.cluster.cluster import Tree
-from gpulaunch.cluster.mapping import (
+from gpulaunch.lab.cluster.bisection import TINY, Rows, bisect, splits
+from gpulaunch.lab.cluster.cluster import Tree
+from gpulaunch.lab.cluster.mapping import (
     MappingProblem,
     RankMapping,
     loads_of_links,
     map_inside,
     nodes_in_use,
 )
-from gpulaunch.cluster.traffic import RankTraffic, largest_weight, rows_of, scaled, together
+from gpulaunch.lab.cluster.traffic import RankTraffic, largest_weight, rows_of, scaled, together
 from gpulaunch.records import replace
 
 _STARTS = 8

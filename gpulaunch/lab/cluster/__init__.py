@@ -1,0 +1,1 @@
+"""Past one machine: clusters, their networks, and the mapping of ranks to nodes, cores and GPUs."""
