@@ -13,9 +13,6 @@ from gpulaunch.records import Record, replace
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
 
-TABULATED_GPUS = 16
-"""Number of GPUs up to which sums over all sets are tabulated: 65,536."""
-
 
 class Kind(Record):
     """One kind of links as placement sees it; bandwidths in 1e-6 GB/s per direction.
@@ -105,12 +102,8 @@ class Fabric:
         """Return the positions of a mask, ascending."""
         found = self._positions.get(mask)
         if found is None:
-            found = self._positions[mask] = []
-            left = mask
-            while left:
-                length = left.bit_length()
-                left ^= 1 << length - 1
-                found.append(len(self.bit) - length)
+            found = [i for i, bit in enumerate(self.bit) if mask & bit]
+            self._positions[mask] = found
         return found
 
     def _between(self, figures: Sequence[int]) -> list[list[int]]:
@@ -153,24 +146,7 @@ class Fabric:
 
     def sum_among(self, mask: int) -> int:
         """Return the sum of w over all pairs of a set."""
-        if not self.alike and len(self.gpus) <= TABULATED_GPUS:
-            return self._sums_among[mask]
         return sum_over_pairs(self.weight, self.positions(mask))
-
-    @cached_property
-    def _sums_among(self) -> list[int]:
-        """The table of the sums of w over all pairs of each set, by its mask.
-
-        By doubling, in 8 ms for 16: with each GPU come its links to every set of those before.
-        """
-        sums = [0]
-        for i in reversed(range(len(self.gpus))):
-            links = [0]
-            for j in reversed(range(i + 1, len(self.gpus))):
-                weight = self.weight[i][j]
-                links += [known + weight for known in links]
-            sums += [known + more for known, more in zip(sums, links, strict=True)]
-        return sums
 
     @cached_property
     def tree(self) -> Level:

@@ -18,7 +18,7 @@ from gpulaunch.profiles.pattern import PATTERNS
 
 GOAL_MS = {
     "power8-minsky": 1, "summit": 1, "dgx1-v100": 1, "pcie-8gpu-workstation": 1, "l40s-8": 1,
-    "dgx-h100": 2, "dgx-a100": 2, "dgx2": 2, "nvl72": 10, "torus-2d-16": 250, "cube-mesh-16": 250,
+    "dgx-h100": 2, "dgx-a100": 2, "dgx2": 2, "nvl72": 10, "torus-2d-16": 400, "cube-mesh-16": 400,
 }  # fmt: skip
 """By machine, ms of a warm decision: 8 GPUs, NVSwitch, NVL72, 16 unlike GPUs."""
 
