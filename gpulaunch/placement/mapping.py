@@ -88,10 +88,6 @@ class Mapper:
         """Return whether the search stopped comparing all mappings, because there were too many."""
         return self.left < 0
 
-    def start_over(self) -> None:
-        """Try so many partial mappings from now on before exchanges have to do."""
-        self.left = EFFORT
-
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, kicks: int = 0) -> Mapping:
         """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.
 
@@ -106,11 +102,9 @@ class Mapper:
         if not self.edges or self.tells_no_rank_apart or len(set(links)) < 2:
             return self.figures(gpus)
         key = slowest_first and bool(self.speed), kicks, links
-        order = self._known.get(key)
-        if order is None:
-            order = self._order(*key)
-            if not self.gave_up:  # next time there may be time for a better one
-                self._known[key] = order
+        if key not in self._known:
+            self._known[key] = self._order(*key)
+        order = self._known[key]
         return self.figures([gpus[i] for i in order])
 
     def figures(self, gpus: Sequence[int]) -> Mapping:

@@ -8,7 +8,7 @@ fragmentation negative.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Figures
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import combinations
 from math import inf
 from typing import Literal
@@ -21,10 +21,10 @@ from gpulaunch.placement.effective import (
     most_cut,
     nvlink_parts,
 )
-from gpulaunch.placement.fabric import UNIT, Fabric, fabric_of, sum_over_pairs
+from gpulaunch.placement.fabric import UNIT, fabric_of, sum_over_pairs
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper, Mapping
 from gpulaunch.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
-from gpulaunch.profiles.pattern import Edge, Pattern
+from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
 
 ScoreName = Literal[
@@ -295,9 +295,14 @@ class PlacementProblem:
 
         Of collectives no edge is waited for.
         """
-        mapper = _mapper_of(self.fabric, self.edges, None if self._collective else self._model)
-        mapper.start_over()
-        return mapper
+        fabric = self.fabric
+        speeds = None
+        if not self._collective:
+            speeds = [0] * len(fabric.kinds)
+            for a, b in combinations(range(len(fabric.gpus)), 2):
+                kind = fabric.kind[a][b]
+                speeds[kind] = speeds[kind] or BANDWIDTH_MODELS[self._model](fabric, (a, b))
+        return Mapper(fabric.kind, self.edges, [kind.weight for kind in fabric.kinds], speeds)
 
     def _tells_apart(self, name: ScoreName) -> bool:
         """Return whether candidates can differ in a score."""
@@ -433,15 +438,3 @@ def fragmentation(
         for socket in touched
     ]
     return sum(left) / len(left)
-
-
-@lru_cache(maxsize=64)
-def _mapper_of(fabric: Fabric, edges: tuple[Edge, ...], model: str | None) -> Mapper:
-    """Return the mapper of edges; it remembers what it found. No model: no edge is waited for."""
-    speeds = None
-    if model:
-        speeds = [0] * len(fabric.kinds)
-        for a, b in combinations(range(len(fabric.gpus)), 2):
-            kind = fabric.kind[a][b]
-            speeds[kind] = speeds[kind] or BANDWIDTH_MODELS[model](fabric, (a, b))
-    return Mapper(fabric.kind, edges, [kind.weight for kind in fabric.kinds], speeds)
