@@ -23,7 +23,7 @@ from gpulaunch.history.forecast import (
     predict_starts,
     relations_of,
 )
-from gpulaunch.lab.simulate.simulated_job import ticket_of
+from gpulaunch.lab.simulate.machines import ticket_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

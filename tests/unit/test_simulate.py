@@ -16,8 +16,8 @@ from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request, Sharing
 from gpulaunch.lab.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.lab.simulate.generate import poisson_batches
+from gpulaunch.lab.simulate.machines import SimulatedJob, lease_of, ticket_of
 from gpulaunch.lab.simulate.measures import measure, quartiles
-from gpulaunch.lab.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import POLICIES

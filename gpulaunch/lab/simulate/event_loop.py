@@ -14,10 +14,8 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.lab.simulate.machines import Ahead, Found, SimulatedMachines
-from gpulaunch.lab.simulate.simulated_job import SimulatedJob, ticket_of
-from gpulaunch.lab.simulate.time_model import TimeModel
-from gpulaunch.lab.simulate.yardstick import yardstick_of
+from gpulaunch.lab.simulate.machines import Ahead, Found, SimulatedJob, SimulatedMachines, ticket_of
+from gpulaunch.lab.simulate.time_model import TimeModel, yardstick_of
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace

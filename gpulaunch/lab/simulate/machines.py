@@ -1,4 +1,4 @@
-"""Identical machines, and the GPUs that a job gets on them.
+"""Jobs of a trace, identical machines, and the GPUs that a job gets on them.
 
 Machines in the same state are interchangeable, so a decision is made once for each state, not for
 each machine, and is remembered.
@@ -7,18 +7,85 @@ each machine, and is remembered.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State
 from gpulaunch.decide.needs import pose_problem
 from gpulaunch.decide.request import Request
-from gpulaunch.lab.simulate.simulated_job import SimulatedJob, lease_of
 from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, utility_of
 from gpulaunch.records import Record, replace
+
+
+class SimulatedJob(Record):
+    """One job.
+
+    Attributes:
+        id: place in the trace, from 0.
+        name: name of the job, not necessarily unique.
+        request: request to a machine.
+        arrival_s: arrival, in seconds from the beginning of the trace.
+        duration_s: run time in seconds, alone on the best GPUs of the idle machine.
+        communication_share: share of that time spent waiting for links, 0 to 1; None if unknown.
+        split_slowdown: measured slowdown with its GPUs on several sockets, as a fraction (0.25 is
+            25 %); None if not measured.
+    """
+
+    id: int
+    name: str
+    request: Request
+    arrival_s: float
+    duration_s: float
+    communication_share: float | None = None
+    split_slowdown: float | None = None
+
+
+def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
+    """Return the lease that the launcher would record for a job that starts.
+
+    Args:
+        job: the job.
+        grant: the decision to start it.
+        uuids: UUIDs of its GPUs, in rank order.
+    """
+    request = job.request
+    return Lease(
+        id=f"job{job.id}",
+        user_id=request.sharing.user_id if request.sharing else 0,
+        uuids=uuids,
+        ancestors=(),
+        profile=request.profile,
+        name=request.name,
+        host_gb_per_s=request.wishes.host_gb_per_s,
+        apart_from=request.wishes.apart_from,
+        share=grant.share_option.share if grant.share_option else None,
+        ends_within_s=request.ends_within_s,
+    )
+
+
+def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
+    """Return the ticket that the launcher would record for a job that joins the queue.
+
+    Args:
+        job: the job; its number in the queue is its place in the trace.
+        uuids: UUIDs of the GPUs that the request admits.
+    """
+    choosy = job.request.is_choosy
+    return Ticket(
+        id=f"job{job.id}",
+        user_id=0,
+        number=job.id + 1,
+        uuids=uuids,
+        gpus=job.request.gpus or len(uuids),
+        passable_until_s=job.arrival_s + CHOOSY_S if choosy else 0.0,
+        choosy=choosy,
+        ends_within_s=job.request.ends_within_s,
+        in_order=job.request.in_order,
+    )
+
 
 Held = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter to decisions.
@@ -104,11 +171,7 @@ class SimulatedMachines:
         for request in requests:
             self.timed |= request.ends_within_s is not None and not request.in_order
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
-        gpus = len(topology.gpus)
-        # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
-        # that have left its state.
-        self._by_free: list[dict[Held, list[int]]] = [{} for _ in range(gpus + 1)]
-        self._by_free[gpus][()] = list(range(count))
+        self._alike: dict[Held, set[int]] = {(): set(range(count))}  # machines by their state
         self._kinds: dict[str, int] = {}
         self._found: dict[object, _KnownDecisions] = {}  # by kind, earlier requests and state
         self._fabric = Fabric(topology)
@@ -137,35 +200,18 @@ class SimulatedMachines:
         """
         best: tuple[tuple[float, ...], int, Found] | None = None
         least = 0 if self.sharing else job.request.gpus or 0  # a job that shares needs no free GPU
-        for alike in self._by_free[least:]:
-            for state in list(alike):
-                number = self._lowest(alike, state)
-                if number is None:
-                    continue
-                found = self._find_in_state(job, kind, state, number, ahead, clock_s)
-                if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
-                    best = found.worth, number, found
+        for state, numbers in self._alike.items():
+            number = min(numbers)
+            if self.all[number].free < least:
+                continue
+            found = self._find_in_state(job, kind, state, number, ahead, clock_s)
+            if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
+                best = found.worth, number, found
         return best and (best[1], best[2])
 
     def most_free(self) -> int:
         """Return the largest number of free GPUs on one machine."""
-        if len(self.all) == 1:
-            return self.all[0].free
-        for free in reversed(range(len(self._by_free))):
-            alike = self._by_free[free]
-            if any(self._lowest(alike, state) is not None for state in list(alike)):
-                return free
-        return 0
-
-    def _lowest(self, alike: dict[Held, list[int]], state: Held) -> int | None:
-        """Return the first machine in a state, or None."""
-        heap = alike[state]
-        while heap and self.all[heap[0]].state != state:
-            heappop(heap)
-        if not heap:
-            del alike[state]
-            return None
-        return heap[0]
+        return max(self.all[next(iter(numbers))].free for numbers in self._alike.values())
 
     def _find_in_state(
         self,
@@ -250,6 +296,10 @@ class SimulatedMachines:
 
     def _update_state(self, number: int) -> None:
         machine = self.all[number]
+        before = self._alike[machine.state]
+        before.remove(number)
+        if not before:
+            del self._alike[machine.state]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
         signatures = [self._signature(lease) for lease in machine.leases.values()]
@@ -257,7 +307,7 @@ class SimulatedMachines:
             machine.state = tuple(signatures)
         else:
             machine.state = frozenset(Counter(signatures).items())
-        heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
+        self._alike.setdefault(machine.state, set()).add(number)
 
     def _signature(self, lease: Lease) -> tuple[object, ...]:
         """Return the part of a lease that decisions about other jobs depend on."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, quantiles
 
 from gpulaunch.lab.simulate.event_loop import Rules, Stay
-from gpulaunch.lab.simulate.yardstick import Yardstick, yardstick_of
+from gpulaunch.lab.simulate.time_model import Yardstick, yardstick_of
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 

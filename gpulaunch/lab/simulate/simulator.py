@@ -16,8 +16,7 @@ from gpulaunch.lab.simulate.event_loop import Rules, simulate
 from gpulaunch.lab.simulate.generate import GENERATORS
 from gpulaunch.lab.simulate.measures import Replay, measure
 from gpulaunch.lab.simulate.read_simulation import Trace, TraceReader, read_trace
-from gpulaunch.lab.simulate.time_model import MODELS
-from gpulaunch.lab.simulate.yardstick import yardstick_of
+from gpulaunch.lab.simulate.time_model import MODELS, yardstick_of
 from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse

@@ -1,16 +1,24 @@
 """Run times of jobs: slowed down by their links, their neighbours, and clients on the same GPUs.
 
+Placements of all policies are measured on one scale, the yardstick, whatever a policy itself uses.
+
 A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine.
 docs/guides/simulate.md gives the source of each model, and what it leaves out.
 """
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Literal
 
 from gpulaunch.decide.request import Request
-from gpulaunch.lab.simulate.simulated_job import SimulatedJob
-from gpulaunch.lab.simulate.yardstick import Yardstick
+from gpulaunch.lab.simulate.machines import SimulatedJob
 from gpulaunch.leases.lease import Lease
+from gpulaunch.machine.topology import Topology
+from gpulaunch.placement.fabric import UNIT, Fabric
+from gpulaunch.placement.mapping import Mapper
+from gpulaunch.placement.problem import PlacementProblem, Scores
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.sharing.speed import least_of, speeds
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
@@ -27,6 +35,75 @@ Estimated for all networks but that one: they gain less.
 
 ENOUGH_GB_PER_S = 50.0
 """Effective bandwidth in GB/s above which jobs gain almost nothing (mapa-sc21 4.2, Figure 16)."""
+
+Bandwidth = Literal["effective_bandwidth", "aggregate_bandwidth"]
+
+
+class Yardstick:
+    """A measure of placements on one machine, by one bandwidth model.
+
+    Args:
+        topology: the machine.
+        model: name of the bandwidth model.
+    """
+
+    def __init__(self, topology: Topology, model: str) -> None:
+        self._topology = topology
+        self._model = model
+        self.scores = lru_cache(maxsize=None)(self._scores)  # there are few patterns, and few sets
+        self.best = lru_cache(maxsize=None)(self._best)
+        self.has_nvlink_ring = lru_cache(maxsize=None)(self._has_nvlink_ring)
+        self._problem = lru_cache(maxsize=None)(self._problem_of)
+        self._fabric = Fabric(topology)
+
+    @cached_property
+    def socket_of(self) -> dict[str, int]:
+        """Socket of each GPU, by UUID."""
+        fabric = self._fabric
+        return {gpu.uuid: fabric.socket[fabric.position[gpu.index]] for gpu in self._topology.gpus}
+
+    def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
+        positions = sorted(self._fabric.position[gpu] for gpu in gpus)
+        nvlink = [kind.count for kind in self._fabric.kinds]
+        mapper = Mapper(self._fabric.kind, PATTERNS["ring"].edges(len(positions)), nvlink, nvlink)
+        return mapper.best(positions, slowest_first=True).slowest > 0
+
+    def _problem_of(self, pattern: Pattern, count: int) -> PlacementProblem:
+        indices = [gpu.index for gpu in self._topology.gpus]
+        return PlacementProblem(
+            self._topology,
+            free=indices,
+            admitted=indices,
+            count=count,
+            pattern=pattern,
+            sensitive=True,
+            model=self._model,
+        )
+
+    def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
+        """Return all scores of GPUs in rank order, by index."""
+        problem = self._problem(pattern, len(gpus))
+        positions = [problem.fabric.position[gpu] for gpu in gpus]
+        return problem.scores(problem.mapper.figures(positions))
+
+    def _best(self, pattern: Pattern, count: int, figure: Bandwidth) -> float | None:
+        """Return the largest bandwidth of any set of the idle machine, GB/s; None without any."""
+        if not pattern.edges(count):
+            return None
+        problem = self._problem(pattern, count)
+        best = next(problem.ranked((figure,)))
+        return problem.scores_by(best, (figure,))[0] / UNIT
+
+    def are_split(self, gpus: Sequence[int]) -> bool:
+        """Return whether GPUs, by index, are on several sockets."""
+        fabric = self._fabric
+        return len({fabric.socket[fabric.position[gpu]] for gpu in gpus}) > 1
+
+
+@lru_cache
+def yardstick_of(topology: Topology, model: str) -> Yardstick:
+    """Return the yardstick of a machine, which all replays on it share."""
+    return Yardstick(topology, model)
 
 
 class TimeModel:
