@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
@@ -25,11 +25,12 @@ from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.profiles.profile import is_askable
 from gpulaunch.profiles.profile_file import own_profile_file
 
-Tell = Callable[[str], None]
-
 _USAGE = "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
 _SLICE_S = 30.0
 _MOST_RUNS = 100
+_RUNS_OF_PAIR = 5
+"""Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
+
 _NOT_HERE = {"dry_run", "explain", "when", "json_status_fd", "record", "record_to", "version"}
 """Options of a launch that make no sense here."""
 
@@ -156,13 +157,19 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         given["name"] = ("--name", options.name)
         words += ["--name", options.name]
     of_launch = Options(given, os.environ)
-    slice_s = _SLICE_S if options.slice is None else options.slice
-    job = MeasuredJob(
-        tuple(words), tuple(command), options.iterations_from, slice_s, of_launch.grace_s
-    )
     warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
-    outcome = _measure(options, given, job, warn, tell)
+    job = MeasuredJob(
+        tuple(words),
+        tuple(command),
+        progress=options.iterations_from,
+        slice_s=_SLICE_S if options.slice is None else options.slice,
+        grace_s=of_launch.grace_s,
+        runs=options.runs or (1 if options.pair is None else _RUNS_OF_PAIR),
+        warn=warn,
+        tell=tell,
+    )
+    outcome = _measure(options, given, job)
     for line in outcome.lines:
         tell(line)
     for line in keep(path, name, outcome.sections, job.command):
@@ -174,17 +181,16 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return exit_like(outcome.status)
 
 
-def _measure(options: Namespace, given: Given, job: MeasuredJob, warn: Tell, tell: Tell) -> Outcome:
+def _measure(options: Namespace, given: Given, job: MeasuredJob) -> Outcome:
     from gpulaunch.lab.measure import comparisons  # late: a wheel is built without NVML's package
 
     if options.pair is not None:
-        others, runs = comparisons.find_others(options.pair), options.runs or comparisons.RUNS
+        others = comparisons.find_others(options.pair)
         one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
-        return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
-    read, runs = partial(_read_exclusive_launch, given, job), options.runs or 1
+        return comparisons.measure_pair(job, one, others, shares=is_shared)
     if options.sensitivity:
-        return comparisons.measure_sensitivity(job, read(), runs, warn, tell)
-    return comparisons.measure_use(job, read, runs, warn, tell)
+        return comparisons.measure_sensitivity(job, _read_exclusive_launch(given, job))
+    return comparisons.measure_use(job, partial(_read_exclusive_launch, given, job))
 
 
 def _check_launch_options(options: Namespace, given: Given) -> None:

@@ -42,9 +42,6 @@ NEAR = 0.9
 choice.
 """
 
-RUNS = 5
-"""Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
-
 LOAD_S = 5.0
 """Seconds for which a synthetic load runs alone, to know how much it does then."""
 
@@ -53,10 +50,8 @@ CURVE_PERCENTAGES = (20, 50, 100)
 
 SYNTHETIC = "synthetic"
 
-Tell = Callable[[str], None]
 
-
-def find_site(one: Launch, warn: Tell) -> tuple[Grant, tuple[Gpu, ...]]:
+def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[Gpu, ...]]:
     """Decide about a launch without taking a lease; return the decision and its GPUs by rank.
 
     Raises:
@@ -86,10 +81,8 @@ def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:
             raise FailedError(f"GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")
 
 
-def measure_use(
-    job: MeasuredJob, read_launch: Callable[[], Launch], count: int, warn: Tell, tell: Tell
-) -> Outcome:
-    """Run the job `count` times and return its resources, communication and curve over the SMs.
+def measure_use(job: MeasuredJob, read_launch: Callable[[], Launch]) -> Outcome:
+    """Run a job and return its resources, communication and curve over the SMs.
 
     A run that fails is the last one; what was measured until then is returned, marked incomplete.
     Only a job that can be cut has a curve: else it would run three times more.
@@ -97,11 +90,8 @@ def measure_use(
     Args:
         job: the job to measure.
         read_launch: reads its launch.
-        count: number of runs, at least 1.
-        warn: called with each warning.
-        tell: called with each line of progress.
     """
-    done = repeated(job, count, tell)
+    done = repeated(job)
     status = done[-1].status
     runs = [one.run for one in done if one.run]
     if not runs:
@@ -119,7 +109,7 @@ def measure_use(
         lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
     elif job.progress is not None and not status:
         try:
-            curve = _measure_curve(job, read_launch(), warn, tell)
+            curve = _measure_curve(job, read_launch())
         except GpulaunchError as problem:
             why = problem.message
         else:
@@ -132,17 +122,12 @@ def measure_use(
     return Outcome(sections, status, tuple(lines))
 
 
-def measure_sensitivity(
-    job: MeasuredJob, one: Launch, count: int, warn: Tell, tell: Tell
-) -> Outcome:
+def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
     """Run a job on the best and on the worst of the free GPUs, and compare the median times.
 
     Args:
         job: the job to measure.
         one: its launch, read.
-        count: number of runs on each placement, in turn.
-        warn: called with each warning.
-        tell: called with each line of progress.
 
     Raises:
         UsageError: the job has one GPU, or all placements are alike.
@@ -153,7 +138,7 @@ def measure_sensitivity(
     sure = replace(
         one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
     )
-    grant, gpus = find_site(sure, warn)
+    grant, gpus = _find_site(sure, job.warn)
     if len(gpus) == 1:
         raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")
     candidates = ranking(grant.problem, DEFAULT_POLICY)
@@ -165,12 +150,12 @@ def measure_sensitivity(
         found = f"{gpus_text(len(gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
         raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
     done: dict[Candidate, list[Launched]] = {best: [], worst: []}
-    for number in range(1, count + 1):
+    for number in range(1, job.runs + 1):
         for what, candidate in (("best", best), ("worst", worst)):
-            of = f"run {number} of {count}: " if count > 1 else ""
+            of = f"run {number} of {job.runs}: " if job.runs > 1 else ""
             only = _candidate_gpus(candidate)
             where = f"GPUs {only}, {candidate.scores.effective_bandwidth:.4g} GB/s"
-            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", only))
+            ran = repeated(job, f"{of}the {what} placement: {where}", ("--only", only), 1)
             done[candidate] += ran
             if not ran[-1].went_well:
                 return Outcome({}, ran[-1].status)
@@ -192,7 +177,7 @@ def measure_sensitivity(
     verdict = "bandwidth-sensitive" if is_sensitive else "not bandwidth-sensitive"
     times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
     lines = [f"{times}: {slowdown:+.3g} %, {verdict}"]
-    if count == 1:
+    if job.runs == 1:
         lines.append(
             "one run on each: the first may be slower than later ones, and --runs 3 tells more"
         )
@@ -204,14 +189,8 @@ def _candidate_gpus(candidate: Candidate) -> str:
     return ",".join(map(str, candidate.gpus))
 
 
-def _measure_curve(job: MeasuredJob, one: Launch, warn: Tell, tell: Tell) -> Outcome:
+def _measure_curve(job: MeasuredJob, one: Launch) -> Outcome:
     """Run a job alone on its GPU with each of CURVE_PERCENTAGES of its SMs.
-
-    Args:
-        job: the job to measure.
-        one: its launch, read.
-        warn: called with each warning.
-        tell: called with each line of progress.
 
     Raises:
         FailedError: the GPU cannot be shared, so that nothing bounds the SMs.
@@ -220,13 +199,13 @@ def _measure_curve(job: MeasuredJob, one: Launch, warn: Tell, tell: Tell) -> Out
 
     Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
     """
-    _, gpus = find_site(one, warn)
+    _, gpus = _find_site(one, job.warn)
     _check_sharable(one, gpus)
     # All memory, so that no other job comes beside it.
     alone = ("--memory", str(_least_memory(gpus)), "--only", gpu_names(gpus))
     points: list[CurvePoint] = []
     for share in CURVE_PERCENTAGES:
-        tell(f"{share} % of the SMs of {gpus_named(gpus)}")
+        job.tell(f"{share} % of the SMs of {gpus_named(gpus)}")
         done = launch(job, (*alone, f"--share={share}%"))
         if not done.went_well:
             break
@@ -300,14 +279,7 @@ def find_others(name: str) -> list[Other]:
 
 
 def measure_pair(
-    job: MeasuredJob,
-    one: Launch,
-    others: Sequence[Other],
-    count: int,
-    warn: Tell,
-    tell: Tell,
-    *,
-    shares: bool,
+    job: MeasuredJob, one: Launch, others: Sequence[Other], *, shares: bool
 ) -> Outcome:
     """Run a job alone and beside each of the others, and compare the 95th percentiles of the times.
 
@@ -318,9 +290,6 @@ def measure_pair(
         job: the job to measure.
         one: its launch, read.
         others: the programs to run beside it.
-        count: number of runs alone, and beside each program.
-        warn: called with each warning.
-        tell: called with each line of progress.
         shares: whether the others share the job's GPUs.
 
     Raises:
@@ -331,7 +300,7 @@ def measure_pair(
 
     Source: topo-aware-sc17 4.2 and 5.1; mps-sharing-2024.
     """
-    _, gpus = find_site(one, warn)
+    _, gpus = _find_site(one, job.warn)
     sockets = {gpu.numa_node for gpu in gpus}
     near = [gpu for gpu in one.machine.topology.gpus if gpu.numa_node in sockets]
     theirs = list(gpus) if shares else [gpu for gpu in near if gpu not in gpus]
@@ -345,7 +314,7 @@ def measure_pair(
         )
     own = gpu_names(gpus)
     rates = _try_loads(others, gpus, part if shares else (), job.grace_s)
-    alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own))
+    alone = repeated(job, "alone", ("--exclusive", "--only", own))
     if not alone[-1].went_well:
         return Outcome({}, alone[-1].status)
     solo_s = percentile_95([each.timed() for each in alone])
@@ -358,7 +327,7 @@ def measure_pair(
         which = ("--only", gpu_names(theirs), "-n", theirs_count, "--no-wait")
         options = (*part, *which, "--name", other.name)
         with Background(other.name, options, other.command, other.says, job.grace_s) as company:
-            met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
+            met = repeated(job, f"beside {other.name}", (*part, "--only", own))
             beside = company.rate(*_time_of(met[-1]))
             company.check()
         status = met[-1].status
@@ -370,7 +339,7 @@ def measure_pair(
         if shares and other.name == f"{SYNTHETIC}-memory":
             # All memory, so that no other job comes beside it.
             lone = (*part, "--memory", str(_least_memory(gpus)), "--only", own)
-            half = repeated(job, count, tell, "alone on half of it", lone)
+            half = repeated(job, "alone on half of it", lone)
             if not half[-1].went_well:
                 status = half[-1].status
                 break
@@ -380,7 +349,7 @@ def measure_pair(
     if not slowdowns:
         return Outcome({}, status)
     model = gpus[0].model
-    runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
+    runs = f"95th percentiles of {job.runs} runs" if job.runs > 1 else "1 run each"
     section: dict[str, Any] = {"slowdown_percentage": slowdowns, **forces}
     if shares:
         section["measured_on"] = model

@@ -61,6 +61,9 @@ class MeasuredJob(Record):
             other amount, that the job has done so far. None if all of the job is to run.
         slice_s: with `progress`, seconds to run on after the first such line.
         grace_s: seconds between TERM and KILL.
+        runs: number of runs, 1 or more; of a comparison, for each of what is compared.
+        warn: called with each warning.
+        tell: called with each line of progress.
     """
 
     options: tuple[str, ...]
@@ -68,6 +71,9 @@ class MeasuredJob(Record):
     progress: re.Pattern[bytes] | None
     slice_s: float
     grace_s: float
+    runs: int
+    warn: Callable[[str], None]
+    tell: Callable[[str], None]
 
 
 Mark = tuple[float, float]
@@ -168,32 +174,28 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
 
 
 def repeated(
-    job: MeasuredJob,
-    count: int,
-    tell: Callable[[str], None],
-    what: str = "",
-    options: Sequence[str] = (),
+    job: MeasuredJob, what: str = "", options: Sequence[str] = (), count: int | None = None
 ) -> list[Launched]:
-    """Launch the job `count` times, and stop after a launch that fails.
+    """Launch the job as often as wanted, or `count` times, and stop after a launch that fails.
 
     Args:
         job: the job to launch.
-        count: number of launches, at least 1.
-        tell: called with each line of progress.
         what: name of these launches in the progress; a single launch without one is not reported.
         options: further options of these launches, see launch.
+        count: number of launches, at least 1.
     """
+    count = count or job.runs
     done: list[Launched] = []
     while len(done) < count and (not done or done[-1].went_well):
         number = f"run {len(done) + 1} of {count}" if count > 1 else ""
         if what or number:
-            tell(": ".join(filter(None, (what, number))))
+            job.tell(": ".join(filter(None, (what, number))))
         done.append(launch(job, options))
     if not done[-1].went_well and not done[-1].interrupted and count > len(done):
         why = f"ended with status {exit_status(done[-1].status)}"
         if done[-1].was_stopped:
             why = "was stopped"
-        tell(f"it {why}, so there are no more runs")
+        job.tell(f"it {why}, so there are no more runs")
     return done
 
 
@@ -225,10 +227,7 @@ def _wait_for_slice(job: Job, listeners: "Sequence[_OutputCopier]", slice_s: flo
 def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
     """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports.
 
-    Args:
-        job: the launcher.
-        grace_s: seconds between the two.
-        spared: processes that run beside the job; they are left out.
+    Processes that are spared run beside the job.
     """
     os.kill(job.pid, signal.SIGTERM)
     os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
