@@ -11,8 +11,14 @@ from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import install_hint, read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
-from gpulaunch.lab.measure.link_fit import Comparison, compare, model_errors, ring_text
-from gpulaunch.lab.measure.links import measure, measured_document
+from gpulaunch.lab.measure.links import (
+    Comparison,
+    compare,
+    measure,
+    measured_document,
+    model_errors,
+    ring_text,
+)
 from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.process.job import end_by
 

@@ -1,35 +1,79 @@
 """Measurement of this machine's links: all-reduces on idle GPUs, under a lease.
 
-The benchmark is nccl-tests' all_reduce_perf, as in mapa-sc21 3.4.
+The benchmark is nccl-tests' all_reduce_perf. mapa-sc21 3.4 defines the effective bandwidth of a set
+as a measurement, the peak all-reduce bandwidth, and measures one set of each kind. The kind of a
+set is the links of its best ring. Bandwidth models are held against the figures, and fitted to
+them.
 """
 
 import os
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import combinations
+from math import comb, sqrt
+from statistics import fmean
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from gpulaunch.api.allocate import allocate
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.lab.measure.link_fit import Figure, ring_text, sets_to_measure
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
+from gpulaunch.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.process.system import now
+from gpulaunch.records import Record
 
 NAME = "gpulaunch topo --measure"
 TOOL = "nccl-tests"
+
+MOST_GPUS = 5
+"""Largest size of which every kind of set is measured, as in mapa-sc21."""
+
+_MOST_SETS = 20_000  # sizes with more sets are skipped
 
 LEAST_BYTES = 1 << 20
 MOST_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _PROGRAM = "all_reduce_perf"
+
+
+class Figure(Record):
+    """The measured all-reduce bandwidth of a set of GPUs.
+
+    Attributes:
+        gpus: indices of the GPUs.
+        ring: the links of its best ring, by class, slowest last.
+        all_reduce_gb_per_s: the peak bus bandwidth over all message sizes.
+    """
+
+    gpus: tuple[int, ...]
+    ring: tuple[str, ...]
+    all_reduce_gb_per_s: float
+
+
+class Comparison(Record):
+    """A measured figure and what each model predicts for it, all in GB/s.
+
+    Attributes:
+        figure: what was measured.
+        cut: prediction of the cut model.
+        mapa: prediction of Eq. 2 with the paper's coefficients.
+        refit: prediction of Eq. 2 with coefficients fitted to these figures; None without numpy.
+    """
+
+    figure: Figure
+    cut: float
+    mapa: float
+    refit: float | None
 
 
 def measure(
@@ -57,7 +101,12 @@ def measure(
     whole = [gpu.uuid for gpu in machine.gpus if not gpu.mig]
     if len(whole) < 2:
         raise UsageError(f"2 whole GPUs are needed to measure a link: found {len(whole)}")
-    program = _find_benchmark()
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        raise FailedError(
+            f"no all-reduce benchmark on PATH: {_PROGRAM}",
+            "build it from github.com/NVIDIA/nccl-tests",
+        )
     only = whole if len(whole) < len(machine.gpus) else None
     try:
         lease = allocate(f"2-{MAX_GPUS}", only=only, uuid=True, wait=False, name=NAME)
@@ -70,7 +119,6 @@ def measure(
         figures = []
         for number, (gpus, ring) in enumerate(todo, 1):
             visible = ",".join(uuids[gpu] for gpu in gpus)
-            # The benchmark's processes inherit the lease.
             peak = _run(program, len(gpus), visible, lease.fileno())
             figures.append(Figure(gpus, ring, peak))
             named = ",".join(map(str, gpus))
@@ -95,33 +143,10 @@ def measured_document(topology: Topology, figures: Sequence[Figure]) -> dict[str
     return document
 
 
-def _find_benchmark() -> str:
-    """Return the path of the all-reduce benchmark that is installed here.
-
-    Raises:
-        FailedError: there is none.
-    """
-    program = shutil.which(_PROGRAM)
-    if program is None:
-        raise FailedError(
-            f"no all-reduce benchmark on PATH: {_PROGRAM}",
-            "build it from github.com/NVIDIA/nccl-tests",
-        )
-    return program
-
-
 def _run(program: str, count: int, visible: str, lease: int) -> float:
     """Run the benchmark once and return its peak bus bandwidth over all message sizes, in GB/s.
 
-    Args:
-        program: path of all_reduce_perf.
-        count: number of GPUs that are made visible.
-        visible: their UUIDs.
-        lease: a descriptor that the benchmark's processes inherit, so that they still hold the
-            lease if this process dies.
-
-    Raises:
-        FailedError: it fails, prints no figures, or does not end within TIMEOUT_S seconds.
+    Its processes inherit the lease, so that they still hold it if this process dies.
     """
     sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
     command = [program, *sizes, "-g", str(count)]
@@ -171,3 +196,98 @@ def _parse_peak(lines: Sequence[str]) -> float:
             with suppress(ValueError):
                 peak = max(peak, float(words[columns.index("busbw")]))
     return peak
+
+
+def sets_to_measure(
+    topology: Topology, idle: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
+
+    Args:
+        topology: the machine.
+        idle: indices of the GPUs to choose from; no MIG instances.
+
+    Returns:
+        Indices of the GPUs, and the links of their best ring, by class, slowest last.
+    """
+    fabric = Fabric(topology)
+    sizes = [
+        size
+        for size in range(2, min(MOST_GPUS, len(idle)) + 1)
+        if comb(len(idle), size) <= _MOST_SETS
+    ]
+    if len(idle) > MOST_GPUS:
+        sizes.append(len(idle))
+    found: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
+    for size in sizes:
+        for gpus in combinations(sorted(idle), size):
+            ring = ring_links(fabric, _positions(fabric, gpus))
+            found.setdefault((size, ring), gpus)
+    return [(gpus, ring) for (_, ring), gpus in found.items()]
+
+
+def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
+    return [fabric.position[gpu] for gpu in gpus]
+
+
+def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
+    """Return every figure with the predictions of `cut`, of Eq. 2, and of Eq. 2 fitted anew."""
+    fabric = Fabric(topology)
+    counts = [ring_counts(fabric, _positions(fabric, figure.gpus)) for figure in figures]
+    refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
+    comparisons = []
+    for figure, count in zip(figures, counts, strict=True):
+        refit = None
+        if refits is not None:
+            terms = mapa_terms(*count)
+            refit = sum(theta * term for theta, term in zip(refits, terms, strict=True))
+        planned = cut(fabric, _positions(fabric, figure.gpus)) / UNIT
+        comparisons.append(Comparison(figure, planned, mapa_equation(*count), refit))
+    return comparisons
+
+
+def refit_equation(
+    counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[float]
+) -> list[float] | None:
+    """Fit the coefficients of Eq. 2 to this machine by least squares.
+
+    Where the figures do not determine the coefficients, the shortest vector of them is returned.
+
+    Args:
+        counts: double NVLinks, single NVLinks and PCIe paths of each sample's ring.
+        bandwidths: GB/s of each sample.
+
+    Returns:
+        14 numbers in the order of THETA; None without numpy.
+
+    Source: mapa-sc21 3.4.3, which fits 31 samples.
+    """
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    terms = np.array([mapa_terms(*count) for count in counts], dtype=float)
+    return [
+        float(theta)
+        for theta in np.linalg.lstsq(terms, np.array(bandwidths, dtype=float), rcond=None)[0]
+    ]
+
+
+def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
+    """Return the root mean square error of each model in GB/s; None without predictions."""
+    measured = [entry.figure.all_reduce_gb_per_s for entry in comparisons]
+    errors: dict[str, float | None] = {}
+    for model in ("cut", "mapa", "refit"):
+        values = [getattr(entry, model) for entry in comparisons]
+        errors[model] = None
+        if None not in values:
+            squares = ((a - b) ** 2 for a, b in zip(values, measured, strict=True))
+            errors[model] = sqrt(fmean(squares))
+    return errors
+
+
+def ring_text(ring: Sequence[str]) -> str:
+    """Describe a ring by its link classes, such as "2x NV2 50, NV1 25"."""
+    return ", ".join(
+        name if count == 1 else f"{count}x {name}" for name, count in Counter(ring).items()
+    )
