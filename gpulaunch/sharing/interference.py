@@ -336,16 +336,8 @@ def _find_losers(
     """Yield each client that loses more to its neighbours than it tolerates.
 
     What was measured goes before predictions, for which neither what its own cap costs it counts
-    nor the limit of power. Who comes last does not lose more than that either to the caps that the
-    others have already.
-
-    Args:
-        clients: all that would be on the GPU.
-        capacity: what the GPU offers.
-        caps: cap of each.
-        held: those of them that were not chosen.
-        measured: speed of each at these caps, if these were tried.
-        slowdowns: slowdown of each as measured at others.
+    nor the limit of power: speeds at these caps, if they were tried, else slowdowns at others. Who
+    comes last does not lose more than that either to the caps that the others have already.
     """
     if len(clients) == 1:
         return

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
 from gpulaunch.process.ending import marked_by, wait_for_one
@@ -26,8 +27,10 @@ from gpulaunch.process.system import (
     user_of,
     variable_of,
 )
-from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import CONTROL, SERVER
+
+if TYPE_CHECKING:
+    import subprocess
 
 ANSWER_S = 5.0
 """Time that a daemon has to answer; it does so in milliseconds."""
@@ -75,14 +78,6 @@ def pipe_directory_of(pid: int) -> str | None:
     return variable_of(pid, _PIPE_VARIABLE) if program_of(pid) in (CONTROL, SERVER) else None
 
 
-class _Said(Record):
-    """Exit status, answer and complaint of nvidia-cuda-mps-control."""
-
-    status: int
-    answer: str
-    problem: str
-
-
 class Daemon:
     """The control daemon of one pipe directory, whether it runs or not.
 
@@ -114,8 +109,8 @@ class Daemon:
             MpsError: it does not start.
         """
         said = self._run(["-d"], "", "-d has not returned")
-        if said.status:
-            why = said.problem or self._last_log_line() or f"exit status {said.status}"
+        if said.returncode:
+            why = said.stderr or self._last_log_line() or f"exit status {said.returncode}"
             raise MpsError(f"{CONTROL} -d: {why}")
 
     def make_ready(self, patience_s: float) -> None:
@@ -225,23 +220,23 @@ class Daemon:
             late = f"does not answer {command.partition(' ')[0]}"
             left_s = max(round(deadline - time.monotonic(), 2), _POLL_S)
             said = self._run([], f"{command}\n{_LAST}\n", late, left_s)
-            if whole := _WHOLE.fullmatch(said.answer):
+            if whole := _WHOLE.fullmatch(said.stdout):
                 return whole[1]
             # The daemon serves one client at a time, and sends others away, at times with an empty
             # answer and status 0. So a question that always has an answer comes last.
             if not self.pid():
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
-                raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
+                raise MpsError(f"{CONTROL}: {said.stderr}" if said.stderr else died)
             if time.monotonic() + pause_s > deadline:
-                if said.problem:
-                    raise MpsError(f"{CONTROL}: {said.problem}")
+                if said.stderr:
+                    raise MpsError(f"{CONTROL}: {said.stderr}")
                 raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
     def _run(
         self, options: list[str], text: str, late: str, timeout_s: float = ANSWER_S
-    ) -> "_Said":
+    ) -> "subprocess.CompletedProcess[str]":
         """Run nvidia-cuda-mps-control out of the terminal's reach, whose signals are for the job.
 
         It reads and writes files in memory: a daemon that it starts may keep a pipe open for as
@@ -279,8 +274,9 @@ class Daemon:
                 raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s") from None
             answer.seek(0)
             problem.seek(0)
-            told = printable(problem.read(_MOST_BYTES).decode(errors="replace").strip())
-            return _Said(done.returncode, answer.read(_MOST_BYTES).decode(errors="replace"), told)
+            told = answer.read(_MOST_BYTES).decode(errors="replace")
+            complaint = printable(problem.read(_MOST_BYTES).decode(errors="replace").strip())
+            return subprocess.CompletedProcess(done.args, done.returncode, told, complaint)
 
     def quit(self) -> None:
         """End the daemon and its server, if need be by KILL; nobody may be using them any more.

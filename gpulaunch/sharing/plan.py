@@ -188,10 +188,7 @@ def _schedule(
 ) -> tuple[Group, ...]:
     """Start groups when GPUs get free, and when the jobs end that others wait for.
 
-    Args:
-        jobs: all jobs.
-        site: the GPUs.
-        divided: returns the groups of those that can start, in their order.
+    `divided` returns the groups of those that can start, in their order.
     """
     groups: list[Group] = []
     ends: dict[str, float] = {}
@@ -301,13 +298,7 @@ def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
 
 
 def _add_up(costs: Sequence[Cost], time_s: float, site: PlanSite) -> Cost:
-    """Return the cost of all GPUs until the last job ends; those that wait do so at idle power.
-
-    Args:
-        costs: cost of each group.
-        time_s: the end of the last.
-        site: the GPUs.
-    """
+    """Return the cost of all GPUs until the last job ends; those that wait do so at idle power."""
     energies = [cost.energy_j for cost in costs if cost.energy_j is not None]
     if site.idle_w is None or len(energies) < len(costs):
         return Cost(time_s, None)
@@ -326,10 +317,6 @@ def _divide(jobs: Sequence[PlannedJob], site: PlanSite) -> list[list[PlannedJob]
 
     At first all are alone; then single ones move and change places as long as that is better, which
     it never is beside an empty GPU: that one draws power, too, and the others get slower.
-
-    Args:
-        jobs: jobs that could all start now.
-        site: the GPUs, all free.
     """
     by_duration = sorted(range(len(jobs)), key=lambda place: (jobs[place].alone_s, place))
     found: list[_Places] = []

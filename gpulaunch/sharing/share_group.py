@@ -60,20 +60,22 @@ class ShareGroup:
         self._base = os.path.dirname(directory)
         self._patience_s = patience_s
 
-    def companion(self, record_fd: int) -> Companion:
+    def companion(self, record_fd: int | None = None) -> Companion:
         """Fork a process that leaves the group if this one dies without doing so.
 
         It acts, too, if this process hands on the lease.
 
         Args:
-            record_fd: the lease's record, open.
+            record_fd: the lease's record, open; None before there is a lease.
         """
+        path = os.devnull if record_fd is None else f"/proc/self/fd/{record_fd}"
         # A descriptor that only reads the record does not hold its lock.
-        read_fd = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
+        read_fd = out_of_the_way(os.open(path, os.O_RDONLY))
 
         def act(word: bytes) -> None:
             if not word:
-                wait_until_unlocked(read_fd)
+                if record_fd is not None:
+                    wait_until_unlocked(read_fd)
                 self.leave()
 
         try:
@@ -104,7 +106,7 @@ class ShareGroup:
                     f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at "
                     "its MPS daemon"
                 )
-            companion = self._daemon_companion() if may_fork else None
+            companion = self.companion() if may_fork else None
             try:
                 self._ensure_daemon()
                 yield
@@ -113,19 +115,6 @@ class ShareGroup:
                     self._end()
                 if companion:
                     companion.tell(DISMISSED)
-
-    def _daemon_companion(self) -> Companion:
-        """Fork a process that ends the daemon if this one dies before the group has a member."""
-
-        def act(word: bytes) -> None:
-            if not word:
-                self.leave()
-
-        null = out_of_the_way(os.open(os.devnull, os.O_RDWR))
-        try:
-            return Companion(act, null)
-        finally:
-            os.close(null)
 
     def leave(self, patience_s: float | None = None) -> bool:
         """End the daemon if no member is left; to be called when a lease has ended.
@@ -172,11 +161,7 @@ class ShareGroup:
         ]
 
     def _ensure_daemon(self) -> None:
-        """Make the daemon ready, and say of a failure which jobs it concerns.
-
-        Raises:
-            MpsError: it cannot be made ready.
-        """
+        """Make the daemon ready, and say of a failure which jobs it concerns."""
         members = self.members()
         try:
             self._make_ready(alone=not members)
@@ -187,9 +172,8 @@ class ShareGroup:
                 note_hang(self._note_path, str(problem), self._patience_s)
             if not members:
                 raise MpsError(f"MPS: {problem}") from None
-            jobs = f"{len(members)} jobs still run"
-            if len(members) == 1:
-                jobs = "a job of the group still runs"
+            one = "a job of the group still runs"
+            jobs = one if len(members) == 1 else f"{len(members)} jobs still run"
             raise MpsError(f"MPS: {problem}, and {jobs}") from None
         except OSError as problem:
             reason = os.strerror(problem.errno or 0).lower()
@@ -226,12 +210,9 @@ class ShareGroup:
 
 
 def note_hang(path: str, reason: str, patience_s: float) -> None:
-    """Write down that a server hung; without a note the next launch finds out by itself.
+    """Write down that a server hung in the time that it had, and what was seen, as a clause.
 
-    Args:
-        path: path of the note.
-        reason: what was seen, as a clause.
-        patience_s: time that the server had.
+    Without a note the next launch finds out by itself.
     """
     note = {"reason": reason, "patience_s": patience_s, "at_s": seconds_since_boot()}
     with suppress(OSError), open(path, "w") as file:
@@ -243,10 +224,6 @@ def recall_hang(path: str, patience_s: float) -> str | None:
 
     A note counts for KEPT_S, until the machine boots or driver or MPS is another one, as after an
     update, and for launches that wait no longer than its own.
-
-    Args:
-        path: path of the note.
-        patience_s: time that the server would have now.
 
     Returns:
         A clause for messages; None without a note that counts.
