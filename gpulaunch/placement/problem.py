@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Figures
 from functools import cached_property, partial
+from heapq import heapify, heappop, heapreplace
 from itertools import combinations
 from math import inf
 from typing import Literal
@@ -23,7 +24,7 @@ from gpulaunch.placement.effective import (
 )
 from gpulaunch.placement.fabric import UNIT, fabric_of, sum_over_pairs
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper, Mapping
-from gpulaunch.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
+from gpulaunch.placement.search import Limits, enumerate_sets, grow_sets
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
 
@@ -37,7 +38,10 @@ ScoreName = Literal[
 ]
 
 MOST_MAPPED = 4
-"""Sets of more than EXACT_RANKS ranks that get a mapping, the most promising; each takes 1 ms."""
+"""Sets of more than EXACT_RANKS ranks that get a mapping, the most promising; each takes 1 ms.
+
+Others count as 0 where mappings are compared.
+"""
 
 
 class Needs(Record):
@@ -226,10 +230,13 @@ class PlacementProblem:
         return self._sets is None
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:
-        """Return the candidates as masks, the best first, one of those that are alike.
+        """Yield the candidates as masks, the best first, one of those that are alike.
 
         Where they are too many to compare, they are some good ones. Some may lack the links that
         the job needs, see meets().
+
+        A set is looked at more closely only while it may be the best of those that are left: first
+        by bounds of the scores that are slow to tell, then by these. Until then it may have any.
 
         Args:
             by: the scores that decide, the first one first; the lowest indices decide last.
@@ -238,8 +245,34 @@ class PlacementProblem:
         if masks is None:
             masks = grow_sets(self.fabric, self.count, self._limits, self._worth_of_part(by))
         slowest_first = self.is_slowest_first(by)
-        apart = [name for name in by if self._tells_apart(name)]
-        return ranked(masks, [self._criterion(name, slowest_first) for name in apart])
+        names = [name for name in by if self._tells_apart(name)]
+        left: dict[int, float] = {}  # how many sets more are looked at closely
+        for place, name in enumerate(names):
+            if self._is_slow(name):
+                few = self.count > EXACT_RANKS and self._is_mapped(name)
+                left[place] = MOST_MAPPED if few else inf
+        steps = [*range(len(names)), *left]
+        # Negative, since a heap has the least in front; a larger mask has lower indices.
+        heap: list[tuple[tuple[float, ...], int, int]]
+        heap = [((-inf,) * len(names), -mask, 0) for mask in masks]
+        heapify(heap)
+        while heap:
+            known, negative, done = heap[0]
+            if done == len(steps):
+                heappop(heap)
+                yield -negative
+                continue
+            place = steps[done]
+            if done < len(names) and place in left:
+                score = self._bound(names[place], -negative)
+            elif done < len(names) or left[place] > 0:
+                score = self._score(names[place], -negative, slowest_first)
+            else:
+                score = 0
+            if done >= len(names):
+                left[place] -= 1
+            known = (*known[:place], -score, *known[place + 1 :])
+            heapreplace(heap, (known, negative, done + 1))
 
     def allows(self, gpus: Sequence[int]) -> bool:
         """Return whether a set of GPUs by index has what the job needs."""
@@ -262,7 +295,7 @@ class PlacementProblem:
         return round(self.needs.least_gb_per_s * UNIT) if self.edges else 0
 
     def _effective_bandwidth(self, mask: int) -> int:
-        return self._criterion("effective_bandwidth", slowest_first=True).value(mask)
+        return self._score("effective_bandwidth", mask, slowest_first=True)
 
     def best_effective_bandwidth(self) -> float | None:
         """Return the largest effective bandwidth of sets that meet all other needs, GB/s.
@@ -280,7 +313,7 @@ class PlacementProblem:
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """Return the exact scores of a set, by name."""
         slowest_first = self.is_slowest_first(by)
-        return tuple(self._criterion(name, slowest_first).value(mask) for name in by)
+        return tuple(self._score(name, mask, slowest_first) for name in by)
 
     def is_slowest_first(self, by: Sequence[ScoreName]) -> bool:
         """Return whether the best mapping has the fastest slowest edge, not the largest sum."""
@@ -310,40 +343,43 @@ class PlacementProblem:
             return name in ("sockets", "fragmentation")
         return name != "effective_bandwidth" or bool(self.edges)
 
-    def _criterion(self, name: ScoreName, slowest_first: bool) -> Criterion:
-        """Return a score as a figure by which candidates are compared."""
-        plain: dict[ScoreName, Callable[[int], int]] = {
-            "sockets": lambda mask: -UNIT * len(set(self._sockets(mask))),
-            "fragmentation": lambda mask: -round(self._fragmentation(mask) * UNIT),
-            "preserved_bandwidth": partial(self._left_to_others, "preserved_bandwidth"),
-            "lasting_bandwidth": partial(self._left_to_others, "lasting_bandwidth"),
-        }
-        if name in plain:
-            return Criterion(plain[name])
-        if name == "effective_bandwidth" and not self.edges:
-            return Criterion(lambda _: 0)
-        if name == "effective_bandwidth" and self._collective:
-            value = partial(effective_bandwidth, self.fabric, self._model)
-            return Criterion(
-                value, partial(most_cut, self.fabric) if self._model == "cut" else None
-            )
-        # Without edges every pair counts, so that such jobs stay compact, too.
-        if not self.edges or (name == "aggregate_bandwidth" and self.mapper.tells_no_rank_apart):
-            return Criterion(self.fabric.sum_among)
-
-        def map_best(mask: int) -> Mapping:
-            return self.mapper.best(self.fabric.positions(mask), slowest_first=slowest_first)
-
-        most_weighed = MOST_MAPPED if self.count > EXACT_RANKS else inf
+    def _is_mapped(self, name: ScoreName) -> bool:
+        """Return whether a score is one of the best mapping of a set."""
         if name == "effective_bandwidth":
-            return Criterion(lambda mask: map_best(mask).slowest, self._most_slowest, most_weighed)
-        return Criterion(lambda mask: map_best(mask).total, self._most_total, most_weighed)
+            return bool(self.edges) and not self._collective
+        return name == "aggregate_bandwidth" and not (
+            self.mapper.tells_no_rank_apart or not self.edges
+        )
 
-    def _most_total(self, mask: int) -> int:
-        return self.mapper.most_total(self.fabric.positions(mask))
+    def _is_slow(self, name: ScoreName) -> bool:
+        """Return whether a score is slow to tell, so that a bound of it counts first."""
+        is_cut = name == "effective_bandwidth" and self._collective and self._model == "cut"
+        return is_cut or self._is_mapped(name)
 
-    def _most_slowest(self, mask: int) -> int:
-        return self.mapper.most_slowest(self.fabric.positions(mask))
+    def _bound(self, name: ScoreName, mask: int) -> int:
+        """Return at least a score that is slow to tell."""
+        if not self._is_mapped(name):
+            return most_cut(self.fabric, mask)
+        gpus = self.fabric.positions(mask)
+        if name == "effective_bandwidth":
+            return self.mapper.most_slowest(gpus)
+        return self.mapper.most_total(gpus)
+
+    def _score(self, name: ScoreName, mask: int, slowest_first: bool) -> int:
+        """Return a score as a whole number, by which candidates are compared."""
+        if name == "sockets":
+            return -UNIT * len(set(self._sockets(mask)))
+        if name == "fragmentation":
+            return -round(self._fragmentation(mask) * UNIT)
+        if name in self._regions:
+            return self._left_to_others(name, mask)
+        if self._is_mapped(name):
+            gpus = self.fabric.positions(mask)
+            mapping = self.mapper.best(gpus, slowest_first=slowest_first)
+            return mapping.slowest if name == "effective_bandwidth" else mapping.total
+        if name == "aggregate_bandwidth":  # also without edges, so that such jobs stay compact
+            return self.fabric.sum_among(mask)
+        return effective_bandwidth(self.fabric, self._model, mask) if self.edges else 0
 
     @cached_property
     def _regions(self) -> dict[str, list[tuple[list[int], int]]]:

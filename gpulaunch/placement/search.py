@@ -1,4 +1,4 @@
-"""The sets of GPUs that a request could get, and the best of them.
+"""The sets of GPUs that a request could get.
 
 A set is a mask over the positions of a Fabric: of two sets the larger number has the lower indices.
 GPUs that have the same links to all others and to a switch, on the same socket, are
@@ -7,10 +7,10 @@ NVSwitch machine: the first sockets get the most.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify, heappop, heapreplace, nlargest
+from collections.abc import Callable, Sequence
+from heapq import nlargest
 from itertools import pairwise
-from math import comb, inf
+from math import comb
 
 from gpulaunch.placement.fabric import Fabric
 from gpulaunch.records import Record
@@ -140,63 +140,6 @@ def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[i
             if len(found) > 2 * MOST_SETS:
                 return None
     return [mask for taken, _, mask in found if taken == count]
-
-
-class Criterion(Record):
-    """One figure by which sets are compared, a whole number; more is better.
-
-    Attributes:
-        value: returns it, given the mask of a set.
-        bound: returns at least that, where it is slow to tell; None where it is quick.
-        most_weighed: number of sets, the most promising, that are weighed at most; the others count
-            as 0.
-    """
-
-    value: Callable[[int], int]
-    bound: Callable[[int], int] | None = None
-    most_weighed: float = inf
-
-
-def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
-    """Yield sets, the most of the first figure first, of equals that of the second, and so on.
-
-    Of those that are still equal the one with the lowest indices comes first.
-
-    A set is looked at more closely only while it may be the best of those that are left: first at
-    what is quick, then at the slow figures. Until then a bound counts, or any amount at all.
-    """
-    steps = [(place, figure.bound or figure.value) for place, figure in enumerate(figures)]
-    steps += [(place, _sparing(figure)) for place, figure in enumerate(figures) if figure.bound]
-    # Negative, since a heap has the least in front; a larger mask has lower indices.
-    known: tuple[float, ...] = (-inf,) * len(figures)
-    heap = [(known, -mask, 0) for mask in masks]
-    if steps:
-        _, weigh = steps[0]
-        heap = [((-weigh(mask), *known[1:]), -mask, 1) for mask in masks]
-        heapify(heap)
-    else:
-        heap.sort()
-    while heap:
-        known, negative, done = heap[0]
-        if done == len(steps):
-            heappop(heap)
-            yield -negative
-        else:
-            place, weigh = steps[done]
-            known = (*known[:place], -weigh(-negative), *known[place + 1 :])
-            heapreplace(heap, (known, negative, done + 1))
-
-
-def _sparing(figure: Criterion) -> Callable[[int], int]:
-    """Return the value of a figure for the first sets that are asked for, and 0 for the others."""
-    left = figure.most_weighed
-
-    def weigh(mask: int) -> int:
-        nonlocal left
-        left -= 1
-        return figure.value(mask) if left >= 0 else 0
-
-    return weigh
 
 
 def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int], int]) -> list[int]:
