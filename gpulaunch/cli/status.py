@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
-from gpulaunch.cli.screen import draw
-from gpulaunch.cli.status_table import gpu_places, gpus_view, status_table
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.read import read_dependent
@@ -23,12 +21,11 @@ from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
-from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Health, Load, OutsideUse
-from gpulaunch.machine.find import ask_apart, look_again, read_health, read_load
+from gpulaunch.machine.find import Machine, ask_apart, look_again, read_health, read_load
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, iso, parse_time, user_name
 from gpulaunch.records import as_dict
 from gpulaunch.sharing.membership import paces
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.history.forecast import StartRange
     from gpulaunch.history.past_launch import PastLaunch
-    from gpulaunch.leases.drain import Drain
 
 _SLOW_S = 5.0
 """Time between two looks at what costs more, such as health, use outside and containers."""
@@ -61,10 +57,15 @@ def main(arguments: Sequence[str]) -> int:
         print_json(document)
     elif options.openmetrics:
         print(openmetrics_text(document), end="")
-    elif options.gpus:
-        draw(gpus_view(document, gpu_places(reader.machine.topology), now, user), sys.stdout)
     else:
-        draw(status_table(document, now), sys.stdout)
+        from gpulaunch.cli.screen import draw  # late: rich takes 25 ms
+        from gpulaunch.cli.status_table import gpu_places, gpus_view, status_table
+
+        if options.gpus:
+            table = gpus_view(document, gpu_places(reader.machine.topology), now, user)
+        else:
+            table = status_table(document, now)
+        draw(table, sys.stdout)
     return 0
 
 
@@ -117,17 +118,13 @@ class StatusReader:
         stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
         self._look_slowly(seen, stopped)
         return status_document(
-            self.machine.topology,
-            seen.leases,
-            self.machine.outside,
-            user_name,
-            seen.tickets,
+            self.machine,
+            seen,
             left_over=self._left_over,
             stopped=stopped,
             standings=_find_standings(seen),
             containers=self._containers,
             health=self._health,
-            drained=seen.drained,
             load=read_load(self.machine),
             starts=self._starts,
             dependent=before_queue(read_dependent(), seen.tickets, self.machine),
@@ -171,18 +168,14 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
 
 
 def status_document(
-    topology: Topology,
-    leases: Sequence[Lease],
-    outside: Sequence[OutsideUse],
-    user_name: Callable[[int], str],
-    tickets: Sequence[Ticket] = (),
+    machine: Machine,
+    seen: Snapshot,
     *,
     left_over: Mapping[str, LeftOver] = _NOTHING,
     stopped: Collection[str] = (),
     standings: Mapping[str, Standing] = _NOTHING,
     containers: "Sequence[RunningContainer]" = (),
     health: Sequence[Health] = (),
-    drained: "Sequence[Drain]" = (),
     load: Sequence[Load] = (),
     starts: "Mapping[str, StartRange]" = _NOTHING,
     dependent: "Sequence[PastLaunch]" = (),
@@ -196,18 +189,17 @@ def status_document(
     is empty if it was not asked for, as of a described machine. As long as there are `problems`,
     no launch is decided, so no GPU is free for one.
     """
-    used = {use.uuid: use.who for use in outside if use.state == "used"}
-    barred = {use.uuid for use in outside if use.state == "barred"}
+    topology, leases = machine.topology, seen.leases
+    used = {use.uuid: use.who for use in machine.outside if use.state == "used"}
+    barred = {use.uuid for use in machine.outside if use.state == "barred"}
     health_of = {one.uuid: one for one in health}
     load_of = {one.uuid: one for one in load}
-    marks: dict[str, Drain] = {}
-    if drained:
-        marks = drains_by_gpu(topology, drained)
+    mark_of = drains_by_gpu(topology, seen.drained)
     gpus = []
     for gpu in topology.gpus:
         holders = _holders_of(gpu, leases)
         known = health_of.get(gpu.uuid) or Health(gpu.uuid)
-        mark = marks.get(gpu.uuid)
+        mark = mark_of.get(gpu.uuid)
         if holders:
             state = "shared" if any(map(_is_shared, holders)) else "leased"
         elif gpu.uuid in barred or known.problems:
@@ -225,7 +217,7 @@ def status_document(
                 "free": state == "free" and not problems,
                 "state": state,
                 "leases": [lease.id for lease in holders],
-                "outside": used.get(gpu.uuid) if state == "outside" else None,
+                "outside": used[gpu.uuid] if state == "outside" else None,
                 "strays": [
                     {"pid": use.pids[0], "lease": use.stray, "who": use.who}
                     for use in strays
@@ -249,16 +241,12 @@ def status_document(
     pace_of = paces(topology, leases)
     lease_documents = []
     for lease in leases:
-        document = _lease_document(
-            lease,
-            gpu_of,
-            standings.get(lease.id),
-            user=user_name(lease.user_id),
-            pace=pace_of.get(lease.id),
-            stopped=lease.id in stopped,
-            containers_beside=[one.id for one in containers if lease in one.leases_beside(leases)],
-        )
-        lease_documents.append(document | _left_over_keys(lease, left_over.get(lease.id), outside))
+        told = _lease_document(lease, gpu_of, standings.get(lease.id))
+        told |= _left_over_keys(lease, left_over.get(lease.id), machine.outside)
+        told["pace"] = pace_of.get(lease.id)
+        told["stopped"] = lease.id in stopped
+        beside = [one.id for one in containers if lease in one.leases_beside(leases)]
+        lease_documents.append(told | {"containers_beside": beside})
     return {
         "topology": topology.name,
         "problems": [
@@ -295,7 +283,7 @@ def status_document(
                 "choosy": ticket.choosy,
                 "predicted_start": start_document(starts.get(ticket.id)),
             }
-            for position, ticket in enumerate(tickets, 1)
+            for position, ticket in enumerate(seen.tickets, 1)
         ],
         "containers": [
             _container_document(container, gpu_of, leases)
@@ -338,11 +326,6 @@ def _lease_document(
     lease: Lease,
     gpu_of: Mapping[str, Gpu],
     standing: Standing | None,
-    *,
-    user: str,
-    pace: float | None,
-    stopped: bool,
-    containers_beside: Sequence[str],
 ) -> Document:
     share, job = lease.share, lease.engine_job
     container = standing.keeper if standing else None
@@ -350,7 +333,7 @@ def _lease_document(
     idle_s = idle_since_s(lease)
     return {
         "id": lease.id,
-        "user": user,
+        "user": user_name(lease.user_id),
         "pid": lease.launcher.pid,
         "job_pid": lease.job.pid,
         "gpus": [gpu and gpu.index for gpu in gpus],
@@ -361,19 +344,16 @@ def _lease_document(
         "share_memory_bytes": share.client.demand.memory_bytes if share else None,
         "guest": share is not None and share.guest,
         "promised_pace": share.promised_pace if share else None,
-        "pace": pace,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
         "time_limit_s": lease.time_limit_s,
         "ends_at": _end_of(lease),
         "idle_since": None if idle_s is None else iso(idle_s),
-        "stopped": stopped,
         "container": container.id if container else None,
         "container_name": container.name if container else None,
         "container_state": container.state if container else None,
         "container_problem": standing.problem if standing else None,
-        "containers_beside": containers_beside,
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
@@ -437,84 +417,83 @@ def _container_document(
 # Metrics in OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/)
 
 _STATES = ("free", "leased", "shared", "outside", "drained", "barred")
-_METRICS = {
-    "gpus": "GPUs of the machine by state.",
-    "problems": "Reasons why no launch gets a GPU now.",
-    "gpu_healthy": "1 if nothing bars the GPU.",
-    "gpu_utilization_ratio": "Part of the last moment in which a kernel ran.",
-    "gpu_memory_utilization_ratio": "Part of it in which memory was read or written.",
-    "gpu_memory_used_bytes": "Memory in use.",
-    "gpu_memory_total_bytes": "All memory.",
-    "gpu_power_watts": "Power drawn now.",
-    "gpu_power_limit_watts": "Power that may be drawn.",
-    "gpu_temperature_celsius": "Temperature.",
-    "queue_requests": "Launches that wait.",
-    "queue_gpus": "GPUs that they ask for.",
-    "lease_gpus": "GPUs of a lease.",
-    "lease_start_time_seconds": "Start of a lease, Unix time.",
-    "lease_time_limit_seconds": "Longest time of a lease.",
-    "lease_stopped": "1 if the job of a lease is stopped.",
-    "gpu_lease": "1 for each GPU that a lease has.",
-}
 _UNITS = ("ratio", "bytes", "watts", "celsius", "seconds")
-_OF_GPUS = {  # metric: key of a GPU in the document, factor
-    "gpu_utilization_ratio": ("utilization_percentage", 0.01),
-    "gpu_memory_utilization_ratio": ("memory_utilization_percentage", 0.01),
-    "gpu_memory_used_bytes": ("memory_used_bytes", 1),
-    "gpu_memory_total_bytes": ("memory_total_bytes", 1),
-    "gpu_power_watts": ("power_w", 1),
-    "gpu_power_limit_watts": ("power_limit_w", 1),
-    "gpu_temperature_celsius": ("temperature_c", 1),
+_OF_GPUS = {  # metric: key of a GPU in the document, factor, what it tells
+    "gpu_utilization_ratio": (
+        *("utilization_percentage", 0.01),
+        "Part of the last moment in which a kernel ran.",
+    ),
+    "gpu_memory_utilization_ratio": (
+        *("memory_utilization_percentage", 0.01),
+        "Part of it in which memory was read or written.",
+    ),
+    "gpu_memory_used_bytes": ("memory_used_bytes", 1, "Memory in use."),
+    "gpu_memory_total_bytes": ("memory_total_bytes", 1, "All memory."),
+    "gpu_power_watts": ("power_w", 1, "Power drawn now."),
+    "gpu_power_limit_watts": ("power_limit_w", 1, "Power that may be drawn."),
+    "gpu_temperature_celsius": ("temperature_c", 1, "Temperature."),
 }
+
+
+class Metrics:
+    """Metrics of a machine by name, each with its values; what is unknown is left out."""
+
+    def __init__(self, topology: str) -> None:
+        self._topology = topology
+        self._families: dict[str, list[str]] = {}
+
+    def add(self, name: str, about: str, value: float | None, **labels: str) -> None:
+        """Add a value of a metric, unless it is unknown."""
+        if value is None:
+            return
+        if name not in self._families:
+            self._families[name] = [f"# TYPE gpulaunch_{name} gauge"]
+            unit = name.rpartition("_")[2]
+            if unit in _UNITS:
+                self._families[name].append(f"# UNIT gpulaunch_{name} {unit}")
+            self._families[name].append(f"# HELP gpulaunch_{name} {about}")
+        labels = {"topology": self._topology, **labels}
+        inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        self._families[name].append(f"gpulaunch_{name}{{{inside}}} {value:.10g}")
+
+    def text(self) -> str:
+        """Return all of them."""
+        lines = [line for family in self._families.values() for line in family]
+        return "\n".join([*lines, "# EOF", ""])
 
 
 def openmetrics_text(document: Document) -> str:
-    """Return the metrics of a machine; what is unknown is left out."""
-    lines = []
-    for name, known in _samples_of(document).items():
-        if known:
-            lines.append(f"# TYPE gpulaunch_{name} gauge")
-            unit = name.rpartition("_")[2]
-            if unit in _UNITS:
-                lines.append(f"# UNIT gpulaunch_{name} {unit}")
-            lines += [f"# HELP gpulaunch_{name} {_METRICS[name]}", *known]
-    return "\n".join([*lines, "# EOF", ""])
-
-
-def _samples_of(document: Document) -> dict[str, list[str]]:
-    """Return the lines with the values of each metric."""
-    samples: dict[str, list[str]] = {name: [] for name in _METRICS}
-
-    def add(name: str, value: float | None, **labels: str) -> None:
-        if value is not None:
-            labels = {"topology": document["topology"], **labels}
-            inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-            samples[name].append(f"gpulaunch_{name}{{{inside}}} {value:.10g}")
-
+    """Return the metrics of a machine."""
+    metrics = Metrics(document["topology"])
+    add = metrics.add
     counts = Counter(gpu["state"] for gpu in document["gpus"])
     for state in _STATES:
-        add("gpus", counts[state], state=state)
-    add("problems", len(document["problems"]))
+        add("gpus", "GPUs of the machine by state.", counts[state], state=state)
+    add("problems", "Reasons why no launch gets a GPU now.", len(document["problems"]))
     for gpu in document["gpus"]:
         labels = {"gpu": gpu["name"], "uuid": gpu["uuid"], "model": gpu["model"]}
-        add("gpu_healthy", int(not gpu["problems"]), **labels)
-        for name, (key, factor) in _OF_GPUS.items():
-            add(name, None if gpu[key] is None else gpu[key] * factor, **labels)
+        add("gpu_healthy", "1 if nothing bars the GPU.", int(not gpu["problems"]), **labels)
+        for name, (key, factor, about) in _OF_GPUS.items():
+            add(name, about, None if gpu[key] is None else gpu[key] * factor, **labels)
         for lease in document["leases"]:
             if lease["id"] in gpu["leases"]:
-                add("gpu_lease", 1, **labels, lease=lease["id"], user=lease["user"])
-    add("queue_requests", len(document["queue"]))
-    add("queue_gpus", sum(ticket["gpus"] for ticket in document["queue"]))
+                about = "1 for each GPU that a lease has."
+                add("gpu_lease", about, 1, **labels, lease=lease["id"], user=lease["user"])
+    waiting = document["queue"]
+    add("queue_requests", "Launches that wait.", len(waiting))
+    add("queue_gpus", "GPUs that they ask for.", sum(ticket["gpus"] for ticket in waiting))
     for lease in document["leases"]:
         labels = {"lease": lease["id"], "user": lease["user"], "profile": lease["profile"] or ""}
         labels["job"] = lease["name"] or shlex.join(lease["command"])
-        add("lease_gpus", len(lease["uuids"]), **labels)
+        add("lease_gpus", "GPUs of a lease.", len(lease["uuids"]), **labels)
         with suppress(ValueError):  # another user wrote the record
             start_s = parse_time(lease["started_at"]).timestamp()
-            add("lease_start_time_seconds", start_s, **labels)
-        add("lease_time_limit_seconds", lease["time_limit_s"], **labels)
-        add("lease_stopped", int(lease["stopped"]), **labels)
-    return samples
+            add("lease_start_time_seconds", "Start of a lease, Unix time.", start_s, **labels)
+        limit_s = lease["time_limit_s"]
+        add("lease_time_limit_seconds", "Longest time of a lease.", limit_s, **labels)
+        stopped = int(lease["stopped"])
+        add("lease_stopped", "1 if the job of a lease is stopped.", stopped, **labels)
+    return metrics.text()
 
 
 def _escaped(text: str) -> str:

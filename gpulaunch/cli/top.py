@@ -10,15 +10,15 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import Document
-from gpulaunch.cli.screen import LiveScreen, Text
+from gpulaunch.cli.screen import Console, Grid, Parts, Text, fitted_lines, make_console
 from gpulaunch.cli.status import StatusReader, of_user
 from gpulaunch.cli.status_table import (
     GpuPlace,
@@ -38,10 +38,6 @@ from gpulaunch.errors import printable
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 
-if TYPE_CHECKING:
-    from gpulaunch.cli.screen import Line
-
-
 _INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
@@ -55,10 +51,10 @@ def main(arguments: Sequence[str]) -> int:
         return status.main(["--gpus", *arguments])
     reader = StatusReader(options.topology)
     places = gpu_places(reader.machine.topology)
-    screen = LiveScreen(sys.stdout)
+    console = make_console(sys.stdout)
     top = TopScreen(places, user_name(os.geteuid()), options.user)
-    with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        top.run(reader, screen, keyboard)
+    with Keyboard(sys.stdin.fileno(), console) as keyboard:
+        top.run(reader, console, keyboard)
     return 0
 
 
@@ -90,14 +86,14 @@ class TopScreen:
         self._is_asking = False
         self._ending: subprocess.Popen[str] | None = None
 
-    def run(self, reader: StatusReader, screen: LiveScreen, keyboard: "Keyboard") -> None:
+    def run(self, reader: StatusReader, console: Console, keyboard: "Keyboard") -> None:
         """Read and draw until a key ends it."""
         keys: list[str] = []
         while True:
             if not keys:  # a key changes the view only
                 self.update(reader.read())
                 self._note_end()
-            screen.draw(self.lines(datetime.now(timezone.utc), screen))
+            console.update_screen(Parts(*self.lines(datetime.now(timezone.utc), console)))
             keys = keyboard.wait(_INTERVAL_S)
             for key in keys:
                 if key == "end" or (key == "q" and not self._is_asking):
@@ -187,21 +183,24 @@ class TopScreen:
         self._ending = None
         self.message = said[0] if said else ""
 
-    def lines(self, now: datetime, screen: LiveScreen) -> "list[Line]":
+    def lines(self, now: datetime, console: Console) -> list[Text]:
         """Return the lines of the screen, as many as the terminal has."""
-        width, height = screen.size
-        title = screen.lines(Text(self._title(width), "bold"))
-        foot = self._foot(now, screen)
-        lines = screen.lines(gpus_table(self._shown, self._places, now, self._user, self._style))
-        for note in (*job_notes(self._shown, now), *machine_notes(self._document, now)):
-            lines += screen.lines(note)
+        parts: list[Grid | Text] = [
+            gpus_table(self._shown, self._places, now, self._user, self._style)
+        ]
+        parts += [*job_notes(self._shown, now), *machine_notes(self._document, now)]
         if ahead := waiting(self._shown):
-            lines += screen.lines(Text())
-            lines += screen.lines(jobs_table(self._document, ahead, now, self._style))
+            parts += [Text(), jobs_table(self._document, ahead, now, self._style)]
+        width, height = console.size
+        lines = []
+        for part in parts:
+            lines += fitted_lines(console, part)
+        title = fitted_lines(console, Text(self._title(width), "bold"))
+        foot = self._foot(now, console)
         marked = [at for at, line in enumerate(lines) if "reverse" in str(line.style)]
         room = max(1, height - len(title) - len(foot))
         body = _window(lines, room, marked[0] if marked else self._scroll)
-        blank = screen.lines(Text()) * (height - len(title) - len(body) - len(foot))
+        blank = [Text()] * (height - len(title) - len(body) - len(foot))
         return [*title, *body, *blank, *foot][:height]
 
     def _selectable(self) -> list[str]:
@@ -226,17 +225,17 @@ class TopScreen:
         models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
         return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
 
-    def _foot(self, now: datetime, screen: LiveScreen) -> "list[Line]":
+    def _foot(self, now: datetime, console: Console) -> list[Text]:
         """Return the lines at the bottom: the selected job in full, and the keys or a message."""
-        width, height = screen.size
+        width, height = console.size
         if self.message:
             keys = Text(self.message, "yellow")
         elif width < 60:
             keys = Text("q quit  j/k  space  f free  l log", "dim")
         else:
             keys = Text("q quit  j/k select  space scroll  f free  l log", "dim")
-        details = screen.lines(_details(self.record, now) if self.record else Text())
-        return [*details[: max(2, height // 8)], *screen.lines(keys)]
+        details = fitted_lines(console, _details(self.record, now) if self.record else Text())
+        return [*details[: max(2, height // 8)], *fitted_lines(console, keys)]
 
 
 def _details(record: Document, now: datetime) -> Text:
@@ -255,7 +254,7 @@ def _details(record: Document, now: datetime) -> Text:
     return Text(", ".join([*parts, printable(shlex.join(record["command"]))]), "cyan")
 
 
-def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
+def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
     """Return as many of the lines as there is room for, those around one of them."""
     if len(lines) <= room:
         return [*lines]
@@ -264,7 +263,7 @@ def _window(lines: "Sequence[Line]", room: int, at: int) -> "list[Line]":
     after = len(lines) - first - count
     notes = [f"{first} before"] if first else []
     notes += [f"{after} more"] if after else []
-    return [*lines[first : first + count], Text(", ".join(notes), "dim").__rich__()]
+    return [*lines[first : first + count], Text(", ".join(notes), "dim")]
 
 
 _SEQUENCES = {
@@ -287,34 +286,28 @@ class Keyboard:
     with the terminal.
     """
 
-    def __init__(self, fd: int, screen: LiveScreen) -> None:
-        self._fd, self._screen = fd, screen
-        self._before: list[Any] = []
-        self._handlers: dict[int, Any] = {}
-        self._wakeup = (-1, -1)
+    def __init__(self, fd: int, console: Console) -> None:
+        self._fd, self._console = fd, console
+        self._taken = ExitStack()  # closing it gives the terminal back
+        self._woken = -1
 
     def __enter__(self) -> "Keyboard":
         """Take the terminal."""
-        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        self._woken, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._handlers[number] = signal.signal(number, _end)
-            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _wake)
+                signal.signal(number, _end)
+            signal.signal(signal.SIGTSTP, _wake)
             self._take()
         except BaseException:  # a signal came meanwhile
-            self.__exit__()
+            self._taken.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the terminal back."""
-        self._give_back()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
-        for end in self._wakeup:
-            os.close(end)
+        """Give the terminal back; what signals do is left as it is, since the program ends now."""
+        self._taken.close()
 
     def wait(self, seconds: float) -> list[str]:
         """Sleep until a key, a signal, or the time is over.
@@ -322,9 +315,9 @@ class Keyboard:
         Returns:
             The keys, each as its character or its name; "end" when the terminal is gone.
         """
-        ready = select.select([self._fd, self._wakeup[0]], [], [], seconds)[0]
+        ready = select.select([self._fd, self._woken], [], [], seconds)[0]
         with suppress(BlockingIOError):
-            if signal.SIGTSTP in os.read(self._wakeup[0], _LONGEST):
+            if signal.SIGTSTP in os.read(self._woken, _LONGEST):
                 self._stop()
         if self._fd not in ready:
             return []
@@ -337,21 +330,20 @@ class Keyboard:
     @contextmanager
     def away(self) -> Iterator[None]:
         """Give the terminal back for the length of the block."""
-        self._give_back()
+        self._taken.close()
         try:
             yield
         finally:
             self._take()
 
     def _take(self) -> None:
-        self._before = termios.tcgetattr(self._fd)
+        self._taken.callback(self._restore, termios.tcgetattr(self._fd))
         tty.setcbreak(self._fd)
-        self._screen.__enter__()
+        self._taken.enter_context(self._console.screen())
 
-    def _give_back(self) -> None:
-        self._screen.__exit__(None, None, None)
-        with suppress(termios.error, IndexError):  # the terminal is gone, or was never taken
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+    def _restore(self, before: list[Any]) -> None:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     def _stop(self) -> None:
         with self.away():

@@ -24,7 +24,6 @@ from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.process.system import user_name
 from gpulaunch.records import as_dict
 
 _Classes = Mapping[tuple[str, float], int]  # (name, GB/s) of a link -> number of such links
@@ -203,10 +202,7 @@ def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]
 
     shown, table = read_shown(name, warn)
     machine = shown.machine
-    seen = table.peek(problems=[]).of(machine)
-    document = status_document(
-        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
-    )
+    document = status_document(machine, table.peek(problems=[]).of(machine))
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     states = {}
     for gpu in document["gpus"]:

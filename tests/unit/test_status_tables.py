@@ -6,10 +6,9 @@ from datetime import datetime, timedelta, timezone
 from itertools import product
 
 import pytest
-from rich.console import Console
 from values import box, lease, machine, ticket
 
-from gpulaunch.cli.screen import Grid, LiveScreen, cut
+from gpulaunch.cli.screen import Console, Grid, cut, make_console
 from gpulaunch.cli.status import openmetrics_text, status_document
 from gpulaunch.cli.status_table import (
     gpu_places,
@@ -22,7 +21,9 @@ from gpulaunch.cli.status_table import (
     waiting,
 )
 from gpulaunch.cli.top import TopScreen
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Load
+from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import this_process
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
@@ -31,7 +32,6 @@ USERS = {1000: "alice", 1001: "bob"}
 
 def document(loads: bool = True, waiting: int = 3) -> dict:
     """Return the document of a box with leases of two users and some who wait."""
-    topology = box()
     load = tuple(
         Load(f"GPU-{index}", 10 * index, 5, index << 30, 250.5, 300.0, 40 + index)
         for index in range(8)
@@ -44,22 +44,28 @@ def document(loads: bool = True, waiting: int = 3) -> dict:
         ticket(number, 4, id=f"{number:012x}", user_id=1000 + number % 2, name=f"exp{number}")
         for number in range(1, waiting + 1)
     ]
-    return status_document(
-        topology, leases, (), USERS.__getitem__, tickets, load=load if loads else ()
-    )
+    told = document_of(Snapshot(leases, tickets), load=load if loads else ())
+    for record, one in zip((*told["leases"], *told["queue"]), (*leases, *tickets), strict=True):
+        record["user"] = USERS[one.user_id]
+    return told
+
+
+def document_of(seen: Snapshot, **more: object) -> dict:
+    """Return the document of a box with these leases and tickets."""
+    return status_document(Machine(box(), (), None), seen, **more)
 
 
 def printed(table: object, width: int) -> list[str]:
     """Return the lines of a table on a terminal of this width."""
     stream = io.StringIO()
-    Console(file=stream, width=width, highlight=False, markup=False).print(table)
+    make_console(stream, width).print(table)
     return stream.getvalue().splitlines()
 
 
-def screen(width: int, height: int) -> LiveScreen:
+def screen(width: int, height: int) -> Console:
     """Return a screen of this size that nobody sees."""
-    made = LiveScreen(io.StringIO())
-    made.console.size = (width, height)
+    made = make_console(io.StringIO())
+    made.size = (width, height)
     return made
 
 
@@ -140,9 +146,7 @@ def test_states() -> None:
         ({"command": ("reserve", "2h"), "job": lease("x").launcher}, "reserved"),
         ({"watches_use": True, "launcher": this_process()}, "idle"),
     ):
-        entry = status_document(box(), [lease("a", 0, **fields)], (), USERS.__getitem__)["leases"][
-            0
-        ]
+        (entry,) = document_of(Snapshot([lease("a", 0, **fields)], []))["leases"]
         now = datetime.now(timezone.utc)
         assert state_of(entry, now) == want
         entry["stopped"] = True
@@ -159,7 +163,7 @@ def test_gpus_in_rank_order() -> None:
         ((1,), {"shared": True, "sm_percentage": 100}, "1 (shared)"),
         ((1,), {"shared": True, "sm_percentage": 20, "guest": True}, "1 (20 %, guest)"),
     ):
-        (entry,) = status_document(box(), [lease("a", *gpus)], (), USERS.__getitem__)["leases"]
+        (entry,) = document_of(Snapshot([lease("a", *gpus)], []))["leases"]
         assert gpus_cell(entry | fields) == want
 
 

@@ -169,6 +169,7 @@ def test_a_launch_does_without_the_lab() -> None:
             found.add(name)
             todo += by_name[name].at_the_top
     assert [name for name in sorted(found) if name.startswith("gpulaunch.lab")] == []
+    assert "gpulaunch.cli.screen" not in found  # with rich, 25 ms
     assert "gpulaunch.decide.decide" in found
     taken = {name for file in found for name in by_name[file].at_the_top}
     assert taken & {"hashlib", "shutil", "subprocess", "urllib.parse"} == set()  # 2 to 10 ms each
@@ -202,8 +203,8 @@ def test_policies_are_known_by_one_file() -> None:
 
 
 def test_launch_imports_what_costs_late() -> None:
-    """rich, argparse and NVML are imported inside functions, but by the doors of the last two."""
-    doors = DOORS["argparse"] | DOORS["pynvml"]
+    """rich, argparse and NVML are imported inside functions, but by their doors."""
+    doors = DOORS["rich"] | DOORS["argparse"] | DOORS["pynvml"]
     for file in files():
         packages = {name.partition(".")[0] for name in file.at_the_top}
         assert file.place in doors or not packages & {"rich", "argparse", "pynvml"}, file.place
