@@ -1,19 +1,16 @@
 """`gpulaunch topo`: print, draw, export or measure the GPUs and their links.
 
-Rich is not used: importing it takes longer than everything else that this does. Colour adds to the
-words and never replaces them.
+Colour adds to the words and never replaces them.
 """
 
-import os
-import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from textwrap import TextWrapper
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
+from gpulaunch.cli.screen import Parts, Text, draw
 from gpulaunch.errors import UsageError, counted, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.files.write import document_text, write_text
@@ -32,9 +29,7 @@ _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in 
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
 _MOST_SOCKETS = 8  # sockets with a line each
 
-_BOLD, _DIM = "1", "2"  # terminal escape codes (SGR), as the next
-_SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_SHADES = ("bold green", "green", "cyan", "yellow", "magenta", "red")  # fastest links first
 
 _MEANINGS: dict[PathType, str] = {
     "PIX": "one PCIe switch",
@@ -88,8 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         on_terminal = sys.stdout is not None and sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if on_terminal else None
-        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        print("\n".join(topology_lines(topology, colour=colour, width=width)))
+        draw(Parts(*topology_lines(topology, width)), sys.stdout)
     return 0
 
 
@@ -259,7 +253,7 @@ def _quoted(*lines: str) -> str:
     return '"' + r"\n".join(escaped) + '"'
 
 
-def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
+def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
     """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
     For several machines, which are alike, the matrix says which node each GPU is in, and the tree
@@ -267,8 +261,7 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
 
     Args:
         topology: the machine.
-        colour: whether to mark links by their bandwidth with terminal escape codes.
-        width: columns to keep to where possible; None for no limit.
+        width: columns that a matrix has to fit into; None for no limit.
     """
     found, links = cards(topology), card_links(topology)
     counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
@@ -280,24 +273,17 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
     for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
         if len(found) <= most:
             matrix = _matrix_lines(found, links, shades, wide=wide)
-            if width is None or len(_ESCAPES.sub("", matrix[0])) <= width:
+            if width is None or matrix[0].cell_len <= width:
                 head, in_cells = matrix, wide
-    lines = [_marked(_title(topology), _BOLD), *head]
+    lines = [Text(_title(topology), "bold"), *head]
     tree = [*_tree_lines(machine_tree(topology)), *_fabric_lines(found)]
     if tree:
-        lines += ["", *tree]
-    lines.append("")
-    foot = [f"source: {printable(topology.source)}"]
+        lines += [Text(), *map(Text, tree)]
+    lines.append(Text())
     if classes:
-        foot.insert(0, _legend(classes, {link.path for link in links.values()}, in_cells=in_cells))
-    at_blanks = TextWrapper(width or sys.maxsize, break_long_words=False, break_on_hyphens=False)
-    for text in foot:
-        lines += [_marked(line, _DIM) for line in at_blanks.wrap(text)]
-    return lines if colour else [_ESCAPES.sub("", line) for line in lines]
-
-
-def _marked(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m"
+        paths = {link.path for link in links.values()}
+        lines.append(Text(_legend(classes, paths, in_cells=in_cells), "dim"))
+    return [*lines, Text(f"source: {printable(topology.source)}", "dim")]
 
 
 def _link_name(link: Link) -> str:
@@ -329,7 +315,7 @@ def _matrix_lines(
     shades: Mapping[float, str],
     *,
     wide: bool,
-) -> list[str]:
+) -> list[Text]:
     """Return a row for each card, and below it one for each of its MIG instances."""
     texts = {}
     for pair, link in links.items():
@@ -341,35 +327,34 @@ def _matrix_lines(
     mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
     head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
     head += ["node"] * several + ["NUMA"] + ["model"] * mixed
-    lines = [_marked(gap.join(head), _BOLD)]
+    lines = [Text(gap.join(head), "bold")]
     for card in found:
-        row = [f"{card.index:>3}"]
+        row = Text(f"{card.index:>3}")
         for other in found:
             pair = min(card.index, other.index), max(card.index, other.index)
-            shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else _DIM
-            row.append(_marked(texts.get(pair, "X").ljust(cells), shade))
+            shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else "dim"
+            row.append(gap).append(texts.get(pair, "X").ljust(cells), shade)
         if several:
-            row.append(f"{card.gpu.node:<4}")
-        row.append("?" if card.gpu.numa_node is None else str(card.gpu.numa_node))
+            row.append(f"{gap}{card.gpu.node:<4}")
+        numa = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         if mixed:
             size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
-            row[-1] = f"{row[-1]:<4}"
-            row.append(f"{printable(card.model)}{size}")
-        lines.append(gap.join(row))
+            numa = f"{numa:<4}{gap}{printable(card.model)}{size}"
+        lines.append(row.append(f"{gap}{numa}"))
         for gpu in card.instances:
             profile = printable(gpu.mig.profile) if gpu.mig else ""
-            lines.append(f"{gpu.name:>5} MIG {profile}, {format_size(gpu.memory_bytes)}")
+            lines.append(Text(f"{gpu.name:>5} MIG {profile}, {format_size(gpu.memory_bytes)}"))
     return lines
 
 
-def _summary_lines(count: int, classes: _Classes, shades: Mapping[float, str]) -> list[str]:
+def _summary_lines(count: int, classes: _Classes, shades: Mapping[float, str]) -> list[Text]:
     """Return how many pairs have which link, in place of a matrix too large to read."""
-    lines = [f"{count} GPUs; of {sum(classes.values())} pairs"]
+    lines = [Text(f"{count} GPUs; of {sum(classes.values())} pairs")]
     for (name, bandwidth), pairs in classes.items():
-        text = _marked(f"{name} {bandwidth:.3g} GB/s", shades[bandwidth])
+        text, shade = f"{name} {bandwidth:.3g} GB/s", shades[bandwidth]
         if len(classes) == 1:
-            return [f"{count} GPUs, every two of them joined by {text}"]
-        lines.append(f"{pairs:>6} have {text}")
+            return [Text(f"{count} GPUs, every two of them joined by ").append(text, shade)]
+        lines.append(Text(f"{pairs:>6} have ").append(text, shade))
     return lines
 
 

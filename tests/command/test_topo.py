@@ -141,7 +141,7 @@ def test_colours(launcher: Launcher, variable: str, coloured: bool) -> None:
     """A terminal gets colours, unless its user wants none."""
     environment = launcher.environment | {"TERM": "xterm"} | dict([variable.split("=")])
     printed = pexpect.run(f"{launcher.script} topo --topology summit", env=environment)
-    assert (b"\x1b[" in printed) == coloured
+    assert (b"\x1b[3" in printed) == coloured
 
 
 # What a machine is asked for

@@ -162,7 +162,7 @@ def test_clusters_there_and_back() -> None:
 
 def test_text_of_two_machines() -> None:
     """The matrix has each GPU's node, the tree is the first node's, and NET is explained."""
-    lines = [" ".join(line.split()) for line in topology_lines(built(2), colour=False)]
+    lines = [" ".join(line.plain.split()) for line in topology_lines(built(2))]
     assert lines[1:3] == [
         "GPU 0 1 2 3 4 5 node NUMA",
         "0 X NV12 300 NV12 300 NET 12.5 NET 12.5 NET 12.5 0 0",
@@ -178,7 +178,7 @@ def test_text_of_two_machines() -> None:
 
 def test_text_of_a_cluster() -> None:
     """Beyond the matrix's size, the text counts pairs by link; the tree is the first machine's."""
-    lines = topology_lines(CLUSTER, colour=False)
+    lines = [line.plain for line in topology_lines(CLUSTER)]
     assert lines[0] == "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes"
     assert lines[4:7] == ["   160 have NET 1.25 GB/s", "", "node 0, the first of 5: GPUs 0-3"]
 
