@@ -5,7 +5,7 @@ Each part that launches need is checked by itself.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
@@ -14,7 +14,7 @@ from gpulaunch.containers.asked import AskedContainer
 from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit
-from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
+from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.free import reason_to_end
@@ -22,7 +22,7 @@ from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
+from gpulaunch.launch.surroundings import read_surroundings, shown_settings, shown_table
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
@@ -36,13 +36,21 @@ from gpulaunch.sharing.mps_directories import CONTROL
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
-    from gpulaunch.machine.topology import Topology
+
+_PREFIX = "GPULAUNCH_"
+_NO_SETTINGS = ("STATE_DIR", "PROFILE_DIR", "LEASE", "GPU_COUNT", "BATCH")
+_RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the findings; the exit status is 1 if one is a problem."""
     options = make_parser().parse_args(arguments)
-    findings = (diagnose_health if options.health else diagnose)(options.topology)
+    ask_apart()
+    settings = shown_settings(options.topology)
+    if options.health:
+        findings = list(_run("health", _check_health_alone(settings)))
+    else:
+        findings = list(_diagnose(settings))
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
@@ -76,84 +84,130 @@ def make_parser() -> Parser:
     return parser
 
 
-def diagnose(topology: str | None) -> list[Finding]:
-    """Check every part and return the findings; nothing is taken or changed.
-
-    Args:
-        topology: value of --topology, or None.
-
-    Raises:
-        UsageError: the settings are wrong.
-    """
-    ask_apart()
-    settings = shown_settings(topology)
-    machine: list[Machine] = []
-    findings = _run_check("GPUs", lambda _: _check_gpus(topology, machine))
-    described = bool(machine and machine[0].key)
+def _diagnose(settings: Options) -> Iterator[Finding]:
+    """Check every part; nothing is taken or changed."""
+    machine, described = None, False
+    try:
+        machine = read_surroundings(settings, _ignore_warning, may_hide=True).machine
+    except GpulaunchError as problem:
+        yield Finding("GPUs", "problem", problem.message, problem.hint)
+    else:
+        described = machine.key is not None
+        yield _gpus_finding(machine)
+        if not described:
+            yield from _run(machine.topology.source, _check_driver(machine))
+        if described or mps.program():
+            yield _sharing_finding(machine)
+    warnings: list[str] = []
+    checked = _check_state_directory(settings, described, warnings.append)
+    yield from _run("state directory", checked)
+    for warning in warnings:
+        yield Finding("state directory", "problem", warning, _RIGHTS)
+    if whose := taken():
+        yield Finding("history", "problem", whose, "root can remove it")
+    yield from _check_variables()
     if machine and not described:
-        findings += _check_driver(machine[0].topology)
-    if machine and (described or mps.program()):
-        findings += _check_sharing(machine[0])
-    findings += _run_check(
-        "state directory", lambda warn: _check_state_directory(settings, described, warn)
-    )
-    if problem := taken():
-        findings.append(Finding("history", "problem", problem, "root can remove it"))
-    findings += _check_variables()
-    if machine and not described:
-        findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
-    first, *others = all_engines()
-    for engine in (first, *filter(_is_present, others)):
-        found = _check_engine(engine, settings, machine)
-        findings += found if engine is first else map(_for_another_engine, found)
+        yield from _run("health", _check_health(settings, machine))
+    yield from _check_engines(settings, machine)
     if machine:
-        findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
-        findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
-    return findings
+        yield from _run("cluster engine", _check_cluster_engine(machine))
+        yield from _run("containers", _check_abandoned(settings, machine))
+
+
+def _run(subject: str, check: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield what a check finds; an error that ends it becomes a problem."""
+    try:
+        yield from check
+    except GpulaunchError as problem:
+        yield Finding(subject, "problem", problem.message, problem.hint)
 
 
 def _ignore_warning(text: str) -> None:
     """Drop a warning that another check reports."""
 
 
-_PREFIX = "GPULAUNCH_"
-_NO_SETTINGS = ("STATE_DIR", "PROFILE_DIR", "LEASE", "GPU_COUNT", "BATCH")
+def _gpus_finding(machine: Machine) -> Finding:
+    topology = machine.topology
+    models = ", ".join(sorted({gpu.model for gpu in topology.gpus}))
+    source = "described" if machine.key else f"by {topology.source}"
+    text = f"{topology.name}: {gpus_text(len(topology.gpus))} ({models}), {source}"
+    return Finding("GPUs", "ok", text)
 
 
-def _check_variables() -> list[Finding]:
+def _check_driver(machine: Machine) -> Iterator[Finding]:
+    """Check the driver, without the cache, and MPS if the driver has it."""
+    driver = load_driver(machine.topology.driver)
+    yield Finding("driver", "ok", driver.version() or "its version is unknown")
+    yield from driver.diagnose()
+    if DRIVERS[machine.topology.driver].mps:
+        yield _mps_finding()
+
+
+def _mps_finding() -> Finding:
+    """Find the control program of CUDA MPS and its running daemons."""
+    program = mps.program()
+    if not program:
+        text = f"{CONTROL} is not on PATH, so no GPU can be shared"
+        hint = "it comes with the driver: install its package of compute utilities"
+        return Finding("MPS", "warning", text, hint)
+    running = [
+        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)
+    ]
+    return Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")
+
+
+def _sharing_finding(machine: Machine) -> Finding:
+    """Find the GPUs that can be shared, and why the others cannot."""
+    offer = what_can_be_shared(machine)
+    if isinstance(offer, Unfit):
+        text = f"no GPU can be shared: {offer.reason}"
+        return Finding("sharing", "warning", text, "launches get GPUs of their own")
+    gpus: dict[str, list[Gpu]] = {}
+    for gpu in machine.topology.gpus:
+        gpus.setdefault(offer.unfit.get(gpu.uuid, ""), []).append(gpu)
+    fit = gpus.pop("", [])
+    texts = [f"{gpus_named(some)} cannot be shared: {why}" for why, some in gpus.items()]
+    if fit:
+        texts.insert(0, f"{gpus_named(fit)} can be shared with --share")
+    return Finding("sharing", "ok" if fit else "warning", "; ".join(texts))
+
+
+def _check_state_directory(
+    settings: Options, described: bool, warn: Callable[[str], None]
+) -> Iterator[Finding]:
+    """Check that the state directory can be read and written."""
+    table = shown_table(settings, described=described, warn=warn)
+    problems: list[FailedError] = []
+    seen = table.peek(problems=problems)
+    table.draft().close()
+    owner = user_name(os.stat(table.directory + "/").st_uid)
+    leases = counted(len(seen.leases), "lease")
+    text = f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting"
+    yield Finding("state directory", "ok", text)
+    for problem in problems:
+        yield Finding("state directory", "problem", problem.message, problem.hint)
+
+
+def _check_variables() -> Iterator[Finding]:
     """Find variables that look like settings and are not read."""
     known = [*map(str.upper, SETTINGS), *_NO_SETTINGS]
-    found = []
     for name in sorted(os.environ):
         own = name.removeprefix(_PREFIX)
         if own in (name, *known) or own.startswith("EVENT"):  # what --notify runs has several
             continue
         near = " or ".join(_PREFIX + one for one in nearest(own, known))
         text = f"{printable(name)} is no setting{f': did you mean {near}?' if near else ''}"
-        found.append(Finding("settings", "warning", text))
-    return found
+        yield Finding("settings", "warning", text)
 
 
-def diagnose_health(topology: str | None) -> list[Finding]:
-    """Check the health of the GPUs alone, which takes little time.
-
-    Args:
-        topology: value of --topology, or None.
-
-    Raises:
-        UsageError: the settings are wrong.
-    """
-    ask_apart()
-    settings = shown_settings(topology)
-
-    def check(_: Callable[[str], None]) -> list[Finding]:
-        left_out: list[str] = []
-        machine = shown_machine(topology, left_out.append)
-        hint = "look for it in 'dmesg' (Xid), then reset it or boot"
-        found = [Finding("health", "problem", text, hint) for text in dict.fromkeys(left_out)]
-        return found + _check_health(settings, machine)
-
-    return _run_check("health", check)
+def _check_health_alone(settings: Options) -> Iterator[Finding]:
+    """Check the health of the GPUs, and name those that are left out, which takes little time."""
+    left_out: list[str] = []
+    machine = read_surroundings(settings, left_out.append, may_hide=True, use=False).machine
+    hint = "look for it in 'dmesg' (Xid), then reset it or boot"
+    for text in dict.fromkeys(left_out):
+        yield Finding("health", "problem", text, hint)
+    yield from _check_health(settings, machine)
 
 
 def _check_health(settings: Options, machine: Machine) -> list[Finding]:
@@ -162,25 +216,21 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
     found = []
     for one in read_health(machine):
-        found += [
-            Finding(
-                "health", "problem", f"GPU {names[one.uuid]} is granted to nobody: {text}", hint
-            )
-            for text in one.problems
-        ]
-        found += [
-            Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
-        ]
+        gpu = f"GPU {names[one.uuid]}"
+        for text in one.problems:
+            barred = f"{gpu} is granted to nobody: {text}"
+            found.append(Finding("health", "problem", barred, hint))
+        for text in one.warnings:
+            told = f"{gpu}: {text}"
+            found.append(Finding("health", "warning", told))
     seen = _snapshot(settings, machine)
     for stray in find_strays(machine.topology, machine.outside, seen.leases):
         text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
         hint = f"'gpulaunch free {stray.stray}' ends the job"
         found.append(Finding("leases", "problem", text, hint))
-    if seen.drained:
-        for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
-            name = names[uuid]
-            text = f"GPU {name} is {drain.text}"
-            found.append(Finding("health", "warning", text, f"'gpulaunch undrain {name}'"))
+    for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
+        text = f"GPU {names[uuid]} is {drain.text}"
+        found.append(Finding("health", "warning", text, f"'gpulaunch undrain {names[uuid]}'"))
     count = gpus_text(len(names))
     known = "only described" if machine.key else "nothing wrong, as far as the driver tells"
     return found or [Finding("health", "ok", f"{count}: {known}")]
@@ -192,109 +242,16 @@ def _snapshot(settings: Options, machine: Machine) -> Snapshot:
     return table.peek(problems=[]).of(machine)
 
 
-def _for_another_engine(finding: Finding) -> Finding:
-    """Make a warning of a problem that an engine has only if somebody uses it for GPUs."""
-    if finding.state == "problem":
-        return replace(finding, state="warning")
-    return finding
-
-
-_RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
-
-
-def _run_check(
-    subject: str, check: Callable[[Callable[[str], None]], list[Finding]]
-) -> list[Finding]:
-    """Return what a check finds; its warnings, and an error that ends it, become problems."""
-    warned: list[Finding] = []
-    try:
-        found = check(lambda text: warned.append(Finding(subject, "problem", text, _RIGHTS)))
-    except GpulaunchError as problem:
-        found = [Finding(subject, "problem", problem.message, problem.hint)]
-    return found + warned
-
-
-def _check_gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
-    """Check that the machine can be read, and append it to `machine`."""
-    found = shown_machine(topology, _ignore_warning, use=True)
-    machine.append(found)
-    models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
-    text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
-    source = ", described" if found.key else f", by {found.topology.source}"
-    return [Finding("GPUs", "ok", text + source)]
-
-
-def _check_driver(topology: "Topology") -> list[Finding]:
-    """Check the driver, without the cache, and MPS if the driver has it."""
-    driver = load_driver(topology.driver)
-
-    def check(_: Callable[[str], None]) -> list[Finding]:
-        version = driver.version() or "its version is unknown"
-        return [Finding("driver", "ok", version), *driver.diagnose()]
-
-    found = _run_check(topology.source, check)
-    return found + _check_mps() if DRIVERS[topology.driver].mps else found
-
-
-def _check_mps() -> list[Finding]:
-    """Find the control program of CUDA MPS and its running daemons."""
-    program = mps.program()
-    if not program:
-        text = f"{CONTROL} is not on PATH, so no GPU can be shared"
-        return [
-            Finding(
-                "MPS",
-                "warning",
-                text,
-                "it comes with the driver: install its package of compute utilities",
-            )
-        ]
-    running = [
-        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)
-    ]
-    return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
-
-
-def _check_sharing(machine: Machine) -> list[Finding]:
-    """Find the GPUs that can be shared, and why the others cannot."""
-    offer = what_can_be_shared(machine)
-    if isinstance(offer, Unfit):
-        return [
-            Finding(
-                "sharing",
-                "warning",
-                f"no GPU can be shared: {offer.reason}",
-                "launches get GPUs of their own",
-            )
-        ]
-    gpus: dict[str, list[Gpu]] = {}
-    for gpu in machine.topology.gpus:
-        gpus.setdefault(offer.unfit.get(gpu.uuid, ""), []).append(gpu)
-    fit = gpus.pop("", [])
-    texts = [f"{gpus_named(some)} cannot be shared: {why}" for why, some in gpus.items()]
-    if fit:
-        texts.insert(0, f"{gpus_named(fit)} can be shared with --share")
-    return [Finding("sharing", "ok" if fit else "warning", "; ".join(texts))]
-
-
-def _check_state_directory(
-    settings: Options, described: bool, warn: Callable[[str], None]
-) -> list[Finding]:
-    """Check that the state directory can be read and written."""
-    table = shown_table(settings, described=described, warn=warn)
-    problems: list[FailedError] = []
-    seen = table.peek(problems=problems)
-    table.draft().close()
-    owner = user_name(os.stat(table.directory + "/").st_uid)
-    leases = f"{len(seen.leases)} lease{'' if len(seen.leases) == 1 else 's'}"
-    return [
-        Finding(
-            "state directory",
-            "ok",
-            f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting",
-        ),
-        *(Finding("state directory", "problem", one.message, one.hint) for one in problems),
-    ]
+def _check_engines(settings: Options, machine: Machine | None) -> Iterator[Finding]:
+    """Check the engines; what keeps one that is seldom used from working is a warning."""
+    first, *others = all_engines()
+    yield from _run(first.title, _check_engine(first, settings, machine))
+    for engine in others:
+        if not _is_present(engine):
+            continue
+        for finding in _run(engine.title, _check_engine(engine, settings, machine)):
+            is_problem = finding.state == "problem"
+            yield replace(finding, state="warning") if is_problem else finding
 
 
 def _is_present(engine: type[EngineClient]) -> bool:
@@ -306,101 +263,72 @@ def _is_present(engine: type[EngineClient]) -> bool:
 
 
 def _check_engine(
-    engine: type[EngineClient], settings: Options, machine: list[Machine]
-) -> list[Finding]:
+    engine: type[EngineClient], settings: Options, machine: Machine | None
+) -> Iterator[Finding]:
     """Check that an engine answers, and how GPUs get into its containers."""
-    return _run_check(engine.title, lambda _: _ask_engine(engine, settings, machine))
-
-
-def _ask_engine(
-    engine: type[EngineClient], settings: Options, machine: list[Machine]
-) -> list[Finding]:
-    """Return what an engine answers, and how GPUs get into its containers.
-
-    Raises:
-        GpulaunchError: it does not answer.
-    """
     program, client = engine.program, engine.usual()
     if not client.exists():
-        return [
-            Finding(
-                engine.title,
-                "warning",
-                f"none at {client.address}, so 'gpulaunch {program} run' will not work",
-                f"start it, or set {engine.address_variable}; other launches do without",
-            )
-        ]
+        text = f"none at {client.address}, so 'gpulaunch {program} run' will not work"
+        hint = f"start it, or set {engine.address_variable}; other launches do without"
+        yield Finding(engine.title, "warning", text, hint)
+        return
     info = client.within(QUESTION_S).info()
-    found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
-    if not machine:
-        return found
-    offered = client.ways_into(info, machine[0].topology)
-    container = AskedContainer(f"{program} run", "")
-    try:
-        way = choose_way(client, info, machine[0], settings, container, _ignore_warning)
-    except GpulaunchError as problem:
-        return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    return [*found, _check_way(offered, machine[0], settings, way)]
+    yield Finding(engine.title, "ok", f"{info.version} at {client.address}")
+    if machine:
+        offered = client.ways_into(info, machine.topology)
+        container = AskedContainer(f"{program} run", "")
+        try:
+            way = choose_way(client, info, machine, settings, container, _ignore_warning)
+            yield _way_finding(offered, machine, settings, way)
+        except GpulaunchError as problem:
+            yield Finding("GPUs in containers", "problem", problem.message, problem.hint)
 
 
-def _check_abandoned(settings: Options, machine: Machine) -> list[Finding]:
+def _way_finding(offered: list[str], machine: Machine, settings: Options, way: str) -> Finding:
+    """Check that the chosen way into containers is one that the engine offers."""
+    subject, topology = "GPUs in containers", machine.topology
+    if way == NO_WAY:
+        text = f"{topology.name} is only described: its GPUs get into no container"
+        return Finding(subject, "ok", text)
+    shown, origin = describe_way(way, topology.driver), settings.origin("container_gpus")
+    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
+    if way not in offered:
+        text = f"{origin}: this engine does not seem to offer {shown}, but "
+        text += others or "no way at all"
+        return Finding(subject, "problem", text, "force none, or one that is offered")
+    text = f"by {shown}"
+    text += f", as {origin} says" if settings.container_gpus else ""
+    text += f"; also offered: {others}" if others else ""
+    return Finding(subject, "ok", text)
+
+
+def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
+    """Check that a job of a cluster engine cannot reach other GPUs than its own."""
+    place = read_place(os.environ)
+    if place is None:
+        return
+    subject, count = "cluster engine", len(machine.topology.gpus)
+    names = place.grant.names if place.grant else None
+    if names is None:
+        yield Finding(subject, "ok", f"{place.title}, which names no GPUs as granted")
+        return
+    granted = gpus_text(len(names))
+    if len(names) >= count:
+        yield Finding(subject, "ok", f"{place.title}: {granted}, and no other is within reach")
+        return
+    text = f"{place.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
+    text += "others but CUDA_VISIBLE_DEVICES"
+    hint = "its administrator sets ConstrainDevices=yes in cgroup.conf"
+    yield Finding(subject, "warning", text, hint if place.engine == "slurm" else None)
+
+
+def _check_abandoned(settings: Options, machine: Machine) -> Iterator[Finding]:
     """Find leases of containers that no process watches any more."""
     seen = _snapshot(settings, machine)
-    findings = []
     for lease in seen.leases:
         if lease.id in seen.unlocked:
             reason = reason_to_end(lease)
             why = reason or "its launcher and companion are gone, and its container goes on"
-            findings.append(
-                Finding(
-                    "containers",
-                    "problem" if reason else "warning",
-                    f"lease {lease.id} ({user_name(lease.user_id)}): {why}",
-                    f"'gpulaunch free {lease.id}' ends it",
-                )
-            )
-    return findings
-
-
-def _check_way(offered: list[str], machine: Machine, settings: Options, way: str) -> Finding:
-    """Check that the chosen way into containers is one that the engine offers."""
-    topology = machine.topology
-    if way == NO_WAY:
-        text = f"{topology.name} is only described: its GPUs get into no container"
-        return Finding("GPUs in containers", "ok", text)
-    shown = describe_way(way, topology.driver)
-    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
-    if way not in offered:
-        text = (
-            f"{settings.origin('container_gpus')}: this engine does not seem to offer {shown}, but "
-            f"{others or 'no way at all'}"
-        )
-        return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
-    text = f"by {shown}"
-    text += f", as {settings.origin('container_gpus')} says" if settings.container_gpus else ""
-    text += f"; also offered: {others}" if others else ""
-    return Finding("GPUs in containers", "ok", text)
-
-
-def _check_cluster_engine(machine: Machine) -> list[Finding]:
-    """Check that a job of a cluster engine cannot reach other GPUs than its own."""
-    place = read_place(os.environ)
-    if place is None:
-        return []
-    subject, names = "cluster engine", place.grant.names if place.grant else None
-    if names is None:
-        return [Finding(subject, "ok", f"{place.title}, which names no GPUs as granted")]
-    granted, count = gpus_text(len(names)), len(machine.topology.gpus)
-    if len(names) >= count:
-        return [Finding(subject, "ok", f"{place.title}: {granted}, and no other is within reach")]
-    return [
-        Finding(
-            subject,
-            "warning",
-            f"{place.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
-            "others but CUDA_VISIBLE_DEVICES",
-            "its administrator sets ConstrainDevices=yes in cgroup.conf"
-            if place.engine == "slurm"
-            else None,
-        )
-    ]
+            text = f"lease {lease.id} ({user_name(lease.user_id)}): {why}"
+            hint = f"'gpulaunch free {lease.id}' ends it"
+            yield Finding("containers", "problem" if reason else "warning", text, hint)
