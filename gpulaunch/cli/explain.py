@@ -1,12 +1,12 @@
 """What --dry-run, --explain and --when print: a decision, its reasons, and when a launch starts."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TextIO
 
-from gpulaunch.cli.output import Document, print_json
+from gpulaunch.cli.output import Document, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
 from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, State, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
@@ -27,6 +27,17 @@ from gpulaunch.process.system import user_name
 
 _EXPLAINED = 5  # candidates
 
+_LEGEND = {
+    "aggregate_bandwidth": "links that the job uses, GB/s in all: more is better",
+    "effective_bandwidth": "estimated bandwidth of the job, GB/s: more is better",
+    "preserved_bandwidth": "links between GPUs that stay free, GB/s in all: more is better",
+    "lasting_bandwidth": "links left to others, now and later, GB/s in all: more is better",
+    "sockets": "CPU sockets that its GPUs are on: fewer is better",
+    "fragmentation": "share of those sockets' GPUs that is free: less is better",
+    "communication_cost": "distances between its GPUs in all: less is better",
+}
+"""What each score is; docs/explanation/placement.md defines them."""
+
 
 def print_decision(launch: Launch, decision: Decision, state: State, options: Options) -> str:
     """Print what would be decided on stdout; return the decision: grant, wait or refuse.
@@ -37,14 +48,10 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
         state: what it was decided in.
         options: its options, which say what to print, and whether as JSON.
     """
-    gpus = decision.gpus if isinstance(decision, Grant) else []
-    share = _preview_share(decision, state)
-    seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
-    environment, argv = _preview_job(launch, gpus, seen, share)
-    document = _decision_document(launch.request, decision, gpus, environment, argv, share)
+    document = _decision_document(launch, decision, _preview_share(decision, state))
     if options.json:
         if options.explain:
-            document |= _explanation_document(_make_explanation(launch, decision, state))
+            document |= _explanation_document(_explain(launch, decision, state))
         print_json(document)
     else:
         print("\n".join(_decision_lines(document, explained=options.explain)))
@@ -62,25 +69,22 @@ def _preview_share(decision: Decision, state: State) -> Share | None:
     return decision.share_option.share
 
 
-def _preview_job(
-    launch: Launch, gpus: list[Gpu], seen: Sequence[Gpu], share: Share | None
-) -> tuple[dict[str, str], Sequence[str]]:
-    """Return the job's variables and argv; a container has variables of its own."""
-    if not gpus or launch.container:
-        return {}, launch.command
-    environment = job_environment(
-        seen,
+def _preview_environment(launch: Launch, grant: Grant, share: Share | None) -> dict[str, str]:
+    """Return the job's variables; a container has variables of its own."""
+    if launch.container:
+        return {}
+    return job_environment(
+        visible_gpus(launch, grant),
         driver=launch.machine.topology.driver,
         by_uuid=launch.by_uuid,
-        count=len(gpus),
+        count=len(grant.gpus),
         lease_id=None,
         share=share,
         program="".join(launch.command[:1]),
     )
-    return environment, launch.command
 
 
-def _make_explanation(launch: Launch, decision: Decision, state: State) -> Explanation:
+def _explain(launch: Launch, decision: Decision, state: State) -> Explanation:
     return explain(launch.request, state, decision, _EXPLAINED, user_name)
 
 
@@ -92,7 +96,7 @@ def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
 
 
 def _print_explanation(launch: Launch, decision: Decision, state: State, stream: TextIO) -> None:
-    explanation = _make_explanation(launch, decision, state)
+    explanation = _explain(launch, decision, state)
     draw(explanation_table(launch.request, decision, explanation), stream)
 
 
@@ -135,24 +139,9 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     return 0
 
 
-def _decision_document(
-    request: Request,
-    decision: Decision,
-    gpus: Sequence[Gpu],
-    environment: Mapping[str, str],
-    command: Sequence[str],
-    share: Share | None = None,
-) -> Document:
-    """Return the document that --dry-run --json prints.
-
-    Args:
-        request: the request of the launch.
-        decision: the decision about it.
-        gpus: granted GPUs, in rank order; empty unless granted.
-        environment: variables that the job would get.
-        command: argv of the job.
-        share: the share in its lease, if it shares.
-    """
+def _decision_document(launch: Launch, decision: Decision, share: Share | None) -> Document:
+    """Return the document that --dry-run --json prints, with the share in the job's lease."""
+    request = launch.request
     grant = decision if isinstance(decision, Grant) else None
     return {
         "decision": "grant" if grant else "wait" if isinstance(decision, Wait) else "refuse",
@@ -166,7 +155,7 @@ def _decision_document(
                 "numa_node": gpu.numa_node,
                 "node": gpu.node,
             }
-            for gpu in gpus
+            for gpu in (grant.gpus if grant else ())
         ],
         "policy": request.policy.replace("_", "-"),
         "bandwidth_model": request.bandwidth_model,
@@ -176,8 +165,8 @@ def _decision_document(
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
         "sharing": _sharing_document(request, grant),
-        "env": dict(environment),
-        "argv": [printable(argument) for argument in command],
+        "env": _preview_environment(launch, grant, share) if grant else {},
+        "argv": [printable(argument) for argument in launch.command],
         "profile": request.profile,
         "assumed": list(request.assumed),
     }
@@ -214,12 +203,7 @@ def _alternative_document(alternative: Alternative) -> Document:
 
 
 def _decision_lines(document: Document, *, explained: bool = False) -> list[str]:
-    """Return the lines that --dry-run prints for people.
-
-    Args:
-        document: the document of a decision.
-        explained: whether a table of its candidates follows, which says the scores and the policy.
-    """
+    """Return the lines that --dry-run prints for people, less what --explain says below them."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
         lines.append(f"gpus: {_format_by_model(document['gpus'])}")
@@ -256,17 +240,12 @@ def _format_by_model(gpus: Sequence[Document]) -> str:
 
 
 def _scores_document(scores: Scores | None) -> dict[str, float | None]:
-    def known(value: float | None) -> float | None:
-        return None if value is None else round(value, 6)
-
-    return {
-        "aggregate_bandwidth_gb_per_s": known(scores.aggregate_bandwidth) if scores else None,
-        "effective_bandwidth_gb_per_s": known(scores.effective_bandwidth) if scores else None,
-        "preserved_bandwidth_gb_per_s": known(scores.preserved_bandwidth) if scores else None,
-        "lasting_bandwidth_gb_per_s": known(scores.lasting_bandwidth) if scores else None,
-        "fragmentation": known(scores.fragmentation) if scores else None,
-        "communication_cost": scores.communication_cost if scores else None,
-    }
+    document = {}
+    for name in _LEGEND:
+        if name != "sockets":  # which other programs were never told
+            unit = "_gb_per_s" if name.endswith("_bandwidth") else ""
+            document[name + unit] = rounded(getattr(scores, name)) if scores else None
+    return document
 
 
 def _sharing_document(request: Request, grant: Grant | None) -> Document | None:
@@ -275,11 +254,8 @@ def _sharing_document(request: Request, grant: Grant | None) -> Document | None:
         return {"residents": [], "own_because": request.exclusive_reason}
     if request.sharing is None or grant is None:
         return None
-    document: Document = (
-        {"residents": []}
-        if grant.share_option is None
-        else _share_option_document(grant.share_option)
-    )
+    option = grant.share_option
+    document = _share_option_document(option) if option else {"residents": []}
     return {**document, "own_because": grant.exclusive_reason}
 
 
@@ -324,22 +300,13 @@ def _sharing_lines(document: Document) -> list[str]:
         printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})")
         for one in sharing["residents"]
     ]
-    return [
-        (
-            f"shared: {document['sm_percentage']} % of the SMs, with "
-            f"{', '.join(beside) or 'nobody yet'}: {sharing['why']}"
-        )
-    ]
+    others = ", ".join(beside) or "nobody yet"
+    part = f"{document['sm_percentage']} % of the SMs"
+    return [f"shared: {part}, with {others}: {sharing['why']}"]
 
 
 def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Parts:
-    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives.
-
-    Args:
-        request: what was asked.
-        decision: the decision about it.
-        explanation: what explains it.
-    """
+    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
     parts: list[Grid | Text] = []
     if explanation.excluded:
         table = Grid("left out", "because")
@@ -365,14 +332,13 @@ def _sharing_parts(
     chosen = decision.share_option if isinstance(decision, Grant) else None
     for option, gpus in explanation.sharing:
         sums, mark = option.verdict.sums, ">" if option == chosen else ""
-        figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
-        table.add_row(
-            mark, gpus, *figures, format_size(sums.memory_bytes), _describe_verdict(option)
-        )
-    parts: list[Grid | Text] = [
-        Text(f"sharing for {request.sharing.client.objective.name}", "bold")
-    ]
-    parts += [table] if explanation.sharing else []
+        figures = [figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage)]
+        figures.append(format_size(sums.memory_bytes))
+        table.add_row(mark, gpus, *figures, _describe_verdict(option))
+    title = f"sharing for {request.sharing.client.objective.name}"
+    parts: list[Grid | Text] = [Text(title, "bold")]
+    if explanation.sharing:
+        parts.append(table)
     if isinstance(decision, Grant) and decision.exclusive_reason:
         parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
     if chosen and chosen.verdict.caps:
@@ -405,18 +371,6 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
     return {why: gpus_named(gpus) for why, gpus in reasons.items()}
 
 
-_LEGEND = {
-    "effective_bandwidth": "estimated bandwidth of the job, GB/s: more is better",
-    "preserved_bandwidth": "links between GPUs that stay free, GB/s in all: more is better",
-    "lasting_bandwidth": "links left to others, now and later, GB/s in all: more is better",
-    "aggregate_bandwidth": "links that the job uses, GB/s in all: more is better",
-    "sockets": "CPU sockets that its GPUs are on: fewer is better",
-    "fragmentation": "share of those sockets' GPUs that is free: less is better",
-    "communication_cost": "distances between its GPUs in all: less is better",
-}
-"""What each score is; docs/explanation/placement.md defines them."""
-
-
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Grid | Text]:
     shown = explanation.deciding or ("effective_bandwidth",)
     titles = [name.split("_")[0 if name.endswith("_bandwidth") else -1] for name in shown]
@@ -426,19 +380,17 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         cells = [_score_cell(name, getattr(candidate.scores, name)) for name in shown]
         mark, style = (">", "bold green") if place == 0 else ("", "")
         table.add_row(mark, *cells, cut(problem.format_set(candidate.gpus)), style=style)
+    parts: list[Grid | Text] = [Text(_count_candidates(grant), "bold"), table]
     wide = max(map(len, titles))
-    legend = [
-        f"{title:<{wide}}  {_LEGEND[name]}" for name, title in zip(shown, titles, strict=True)
-    ]
-    return [
-        Text(_count_candidates(grant), "bold"),
-        table,
-        *(Text(line, "dim") for line in legend),
-        Text(),
-        Text(explanation.reason),
-        *_idle_part(explanation),
-        Text(_describe_rules(request, grant), "dim"),
-    ]
+    for name, title in zip(shown, titles, strict=True):
+        legend = f"{title:<{wide}}  {_LEGEND[name]}"
+        parts.append(Text(legend, "dim"))
+    parts += [Text(), Text(explanation.reason)]
+    if idle := explanation.if_idle:
+        gpus, bandwidth = ",".join(map(str, idle.gpus)), figure(idle.effective_bandwidth)
+        better = f"the idle machine would give {gpus} with {bandwidth} GB/s"
+        parts.append(Text(f"{better}: {idle.instead} waits for as much", "yellow"))
+    return [*parts, Text(_describe_rules(request, grant), "dim")]
 
 
 def _score_cell(name: str, value: float | None) -> str:
@@ -459,20 +411,6 @@ def _describe_rules(request: Request, grant: Grant) -> str:
         parts.append(f"in rank order {grant.problem.format_ranks(grant.placement.gpus)}")
     assumed = ", ".join(request.assumed).replace("_", " ")
     return ", ".join(parts) + (f"; assumed: {assumed}" if assumed else "")
-
-
-def _idle_part(explanation: Explanation) -> list[Text]:
-    idle = explanation.if_idle
-    if idle is None:
-        return []
-    gpus = ",".join(map(str, idle.gpus))
-    return [
-        Text(
-            f"the idle machine would give {gpus} with {figure(idle.effective_bandwidth)} GB/s:"
-            f" {idle.instead} waits for as much",
-            "yellow",
-        )
-    ]
 
 
 def _alternative_parts(request: Request, explanation: Explanation) -> list[Grid | Text]:

@@ -241,12 +241,16 @@ def status_document(
     pace_of = paces(topology, leases)
     lease_documents = []
     for lease in leases:
-        told = _lease_document(lease, gpu_of, standings.get(lease.id))
-        told |= _left_over_keys(lease, left_over.get(lease.id), machine.outside)
-        told["pace"] = pace_of.get(lease.id)
-        told["stopped"] = lease.id in stopped
-        beside = [one.id for one in containers if lease in one.leases_beside(leases)]
-        lease_documents.append(told | {"containers_beside": beside})
+        told = _lease_document(
+            lease,
+            gpu_of,
+            standings.get(lease.id),
+            pace=pace_of.get(lease.id),
+            stopped=lease.id in stopped,
+            beside=[one.id for one in containers if lease in one.leases_beside(leases)],
+        )
+        left_over_keys = _left_over_keys(lease, left_over.get(lease.id), machine.outside)
+        lease_documents.append(told | left_over_keys)
     return {
         "topology": topology.name,
         "problems": [
@@ -326,6 +330,10 @@ def _lease_document(
     lease: Lease,
     gpu_of: Mapping[str, Gpu],
     standing: Standing | None,
+    *,
+    pace: float | None,
+    stopped: bool,
+    beside: Sequence[str],
 ) -> Document:
     share, job = lease.share, lease.engine_job
     container = standing.keeper if standing else None
@@ -344,16 +352,19 @@ def _lease_document(
         "share_memory_bytes": share.client.demand.memory_bytes if share else None,
         "guest": share is not None and share.guest,
         "promised_pace": share.promised_pace if share else None,
+        "pace": pace,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
         "time_limit_s": lease.time_limit_s,
         "ends_at": _end_of(lease),
         "idle_since": None if idle_s is None else iso(idle_s),
+        "stopped": stopped,
         "container": container.id if container else None,
         "container_name": container.name if container else None,
         "container_state": container.state if container else None,
         "container_problem": standing.problem if standing else None,
+        "containers_beside": beside,
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
