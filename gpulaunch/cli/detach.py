@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import select
 import shlex
 import subprocess
@@ -71,7 +72,7 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
         name = _choose_name(launch, tell)
         key = os.urandom(6).hex()
         log = f"{directory}/{_file_name(name)}-{key}.log"
-        terminal = f"{directory}/{key}.terminal" if _wants_terminal(options) else None
+        terminal = f"{directory}/{key}.terminal" if options.terminal else None
         told = Detached(key, log, terminal, -1, os.environ.get("SHELL"))
         process, answers = _start(told, name)
     unwritten = None
@@ -105,6 +106,10 @@ def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str
             f"{option}: the setting 'history = false' keeps jobs from being found again",
             "GPULAUNCH_HISTORY=true before the command is for this launch alone",
         )
+    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
+    if options.terminal and missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise FailedError(f"--terminal: {' and '.join(missing)} {are} not installed")
     decision, _ = preview(launch, tell)
     if isinstance(decision, Refuse):
         raise UsageError(decision.reason)
@@ -115,23 +120,6 @@ def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str
         problem = GpulaunchError(f"{printable(program) or repr('')}: {reason}")
         problem.exit_status = CANNOT_EXECUTE if found else NOT_FOUND
         raise problem
-
-
-def _wants_terminal(options: Options) -> bool:
-    """Return whether the job is to have a terminal.
-
-    Raises:
-        FailedError: it is, and there is no program for it.
-    """
-    if not options.terminal:
-        return False
-    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
-    if missing:
-        raise FailedError(
-            f"--terminal: {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not installed"
-        )
-    return True
 
 
 @contextmanager
@@ -151,11 +139,7 @@ def _logs_locked() -> Iterator[str]:
 
 
 def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
-    """Return the name of a launch: the given one, or the first that no recent launch has.
-
-    Raises:
-        UsageError: a live launch has the given one.
-    """
+    """Return the name of a launch: the given one, or the first that no recent launch has."""
     since_s = time.time() - _NAMES_KEPT_S
     history = read_history(within_s=RECENT_S)
     snapshot = open_table_of(launch, tell).peek()
@@ -164,9 +148,8 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
     live |= {one.name for one in history if one.exit_status is None and is_running(one)}
     if launch.name is None:
-        return _free_name(
-            launch.command, live | {one.name for one in history if one.submitted_s > since_s}
-        )
+        recent = {one.name for one in history if one.submitted_s > since_s}
+        return _free_name(launch.command, live | recent)
     if launch.name in live:
         raise UsageError(
             f"a job of yours that has not ended is called {quoted(launch.name)}",
@@ -176,12 +159,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
 
 
 def _free_name(command: Sequence[str], taken: Collection[str | None]) -> str:
-    """Return a name such as train-1 for `python train.py`: the smallest number that is not taken.
-
-    Args:
-        command: argv of the job.
-        taken: names that others have.
-    """
+    """Return a name such as train-1 for `python train.py`: the smallest number that is free."""
     script = next((word for word in command if word.endswith(_SCRIPTS)), None)
     program = os.path.basename(command[0])
     if script:
@@ -199,16 +177,12 @@ def _free_name(command: Sequence[str], taken: Collection[str | None]) -> str:
 
 def _file_name(name: str) -> str:
     """Return a name with a _ for each character that might do harm in a path, and not too long."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.+=@") else "_" for c in name)
-    return f"_{safe[1:]}"[:_LONGEST_FILE] if safe.startswith(".") else safe[:_LONGEST_FILE]
+    safe = re.sub(r"[^\w.+=@-]", "_", name, flags=re.ASCII)
+    return re.sub(r"^\.", "_", safe)[:_LONGEST_FILE]
 
 
 def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO]:
-    """Start the launch, and wait until it is in the history, or has ended.
-
-    Returns:
-        Its process, and the pipe of its second answer.
-    """
+    """Start the launch; return it once it is in the history, with the pipe of its next answer."""
     arguments = [f"--name={name}", "--wait", *sys.argv[1:]]
     try:
         log_fd = os.open(told.log, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
