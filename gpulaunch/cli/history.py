@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
-from gpulaunch.cli.output import Document, print_json, warn
+from gpulaunch.cli.output import Document, print_json, rounded, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_duration, parse_duration
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     launches = launches[earlier:]
     documents = launch_documents(launches, options.topology)
     if options.totals:
-        document: Document = {"totals": _totals(launches, documents)}
+        document: Document = {"totals": _totals(documents)}
     else:
         document = {"launches": documents, "earlier": earlier}
     if options.json:
@@ -98,12 +98,7 @@ def _parse_count(text: str) -> int:
 def _past_launches(
     topology: str | None, since_s: float | None, *, everyone: bool
 ) -> list[PastLaunch]:
-    """Return the launches of the last `since_s` on one machine, in the order of their beginning.
-
-    Raises:
-        UsageError: --topology names no machine.
-        FailedError: those of all users are wanted, and their histories are not in one place.
-    """
+    """Return the launches of the last `since_s` on one machine, in the order of their beginning."""
     if everyone and not has_common():
         raise FailedError(
             "each user's history is his own here, so those of others cannot be read",
@@ -170,25 +165,25 @@ def _launch_document(launch: PastLaunch, state: str, now_s: float) -> Document:
         "state": state,
         "exit_status": launch.exit_status,
         "duration_s": None if duration_s is None else round(duration_s, 3),
-        "gpu_hours": round(until_now.gpu_hours, 6),
+        "gpu_hours": rounded(until_now.gpu_hours),
         "time_limit_s": launch.time_limit_s,
         "log": launch.log,
         "table": launch.table,
     }
 
 
-def _totals(launches: Sequence[PastLaunch], documents: Sequence[Document]) -> list[Document]:
+def _totals(launches: Sequence[Document]) -> list[Document]:
     """Return the sums of each user's launches of one job, those with most GPU-hours first."""
     rows: dict[tuple[str, str], Document] = {}
-    for launch, one in zip(launches, documents, strict=True):
-        user, job = one["user"], _job_of(launch)
+    for one in launches:
+        user, job = one["user"], _job_of(one)
         new = {"user": user, "job": job, "launches": 0, "failed": 0, "gpu_hours": 0.0}
         row = rows.setdefault((user, job), new)
         row["launches"] += 1
         row["failed"] += one["state"] == "killed" or bool(one["exit_status"])
         row["gpu_hours"] += one["gpu_hours"]
     for row in rows.values():
-        row["gpu_hours"] = round(row["gpu_hours"], 6)
+        row["gpu_hours"] = rounded(row["gpu_hours"])
     return sorted(rows.values(), key=_by_hours)
 
 
@@ -196,16 +191,16 @@ def _by_hours(row: Document) -> tuple[float, str, str]:
     return -row["gpu_hours"], row["user"], row["job"]
 
 
-def _job_of(launch: PastLaunch) -> str:
+def _job_of(launch: Document) -> str:
     """Return what launches of one job have in common: the name, else the program and its script.
 
     Example: `python train.py` for /usr/bin/python -u train.py --lr 0.1
     """
-    if launch.name:
-        return printable(launch.name)
-    words = [os.path.basename(word) for word in launch.command[:1]]
-    words += [word for word in launch.command[1:] if not word.startswith("-")][:1]
-    return printable(" ".join(words)) or "?"
+    if launch["name"]:
+        return printable(launch["name"])
+    words = [os.path.basename(word) for word in launch["command"][:1]]
+    words += [word for word in launch["command"][1:] if not word.startswith("-")][:1]
+    return " ".join(words) or "?"
 
 
 def history_table(document: Document, *, several_users: bool) -> Parts:
@@ -262,7 +257,8 @@ def _totals_table(rows: Sequence[Document]) -> Parts:
 
 def _sum_text(rows: Sequence[Document]) -> str:
     hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
-    return f"{_hours(hours)} GPU-hours in {count} launch{'' if count == 1 else 'es'}"
+    launches = "1 launch" if count == 1 else f"{count} launches"
+    return f"{_hours(hours)} GPU-hours in {launches}"
 
 
 def _hours(hours: float) -> str:

@@ -156,13 +156,7 @@ def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
 
 
 def _set_up() -> None:
-    """Make SET_UP, owned by root, world-writable and sticky, now and at every boot.
-
-    Raises:
-        UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
-        FailedError: leases live in the directory that was used so far, or the directory or its
-            entry for systemd-tmpfiles cannot be written.
-    """
+    """Make SET_UP, owned by root, world-writable and sticky, now and at every boot."""
     if os.geteuid() != 0:
         raise UsageError("setup needs root", "sudo gpulaunch setup")
     if os.environ.get("GPULAUNCH_STATE_DIR"):
@@ -178,17 +172,11 @@ def _set_up() -> None:
         with open(_TMPFILES, "w") as file:
             file.write(_ENTRY)
     except OSError as problem:
-        raise FailedError(
-            f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}"
-        ) from None
+        raise call_failed(problem.filename, problem) from None
 
 
 def _make_unless_used(table: Table) -> None:
-    """Make SET_UP under the lock of the present directory, if no lease lives there.
-
-    Raises:
-        FailedError: leases or tickets live there.
-    """
+    """Make SET_UP under the lock of the present directory, if no lease or ticket lives there."""
     table.peek()  # asks engines about containers, which is too slow under the lock
     with table.locked() as locked:
         seen = locked.read()

@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from os.path import commonprefix
 
 from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import Grid, Parts, Text, cut
@@ -124,18 +123,15 @@ def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
 
     It is that of the lowest rank, with the GPUs of all and since when the first one runs.
     """
+    rows: list[Document] = []
     steps: dict[object, list[Document]] = {}
     for lease in leases:
         job = lease["engine_job"]
         if job is None or job["ranks"] == 1 or lease["parent"]:
-            steps[lease["id"]] = [lease]
+            rows.append(lease)
         else:
             steps.setdefault((job["engine"], job["id"], lease["user"]), []).append(lease)
-    rows = []
-    for step, ranks in steps.items():
-        if step == ranks[0]["id"]:
-            rows += ranks
-            continue
+    for ranks in steps.values():
         ranks.sort(key=_rank_of)
         names: dict[str, str | None] = {}
         for lease in ranks:
@@ -180,16 +176,13 @@ def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
 
 
 def _short_ids(document: Document) -> dict[str, str]:
-    """Return the shortest unique beginning of the id of each lease and ticket."""
-    ids = sorted(record["id"] for record in (*document["leases"], *document["queue"]))
+    """Return the beginning of the id of each lease and ticket; all of it if others begin so."""
+    ids = [record["id"] for record in (*document["leases"], *document["queue"])]
+    uses = Counter(one[:LEAST_CHARACTERS] for one in ids)
     short = {}
-    for at, one in enumerate(ids):
-        length = LEAST_CHARACTERS
-        # In this order no id begins more like another than like its neighbours.
-        for neighbour in (*ids[max(0, at - 1) : at], *ids[at + 1 : at + 2]):
-            shared = commonprefix((one, neighbour))  # noqa: RUF071  no paths
-            length = max(length, len(shared) + 1)
-        short[one] = one[:length]
+    for one in ids:
+        beginning = one[:LEAST_CHARACTERS]
+        short[one] = beginning if uses[beginning] == 1 else one
     return short
 
 

@@ -208,9 +208,7 @@ def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]
 def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]]) -> str:
     """Return the machine as a graph in the language of Graphviz, with a cluster for each socket.
 
-    Args:
-        topology: the machine.
-        states: by the index of a GPU, its state in `gpulaunch status --json` and its users.
+    A GPU whose state and users are given by its index has the colour of that state.
     """
     by_index = {gpu.index: gpu for gpu in topology.gpus}
     lines = [
@@ -257,11 +255,7 @@ def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
     """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
     For several machines, which are alike, the matrix says which node each GPU is in, and the tree
-    is that of the first.
-
-    Args:
-        topology: the machine.
-        width: columns that a matrix has to fit into; None for no limit.
+    is that of the first. `width` is the columns that a matrix has to fit into; None for no limit.
     """
     found, links = cards(topology), card_links(topology)
     counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
