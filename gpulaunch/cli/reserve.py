@@ -199,9 +199,7 @@ def _session_leader() -> Process | None:
 
 def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
     """Sleep until a reservation is over: by time (since boot), by a signal, or with its leader."""
-    read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
-    for fd in (read_end, write_end):
-        os.set_blocking(fd, False)
+    read_end, write_end = map(out_of_the_way, os.pipe2(os.O_NONBLOCK))
     signal.set_wakeup_fd(write_end)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)

@@ -1,7 +1,7 @@
 """The tables of `gpulaunch status`, a row for each job or for each GPU, and the notes below them.
 
 Colour adds to the words and never replaces them. `top` shows the same. A document is that of
-status_document; `now` is an aware time, up to which durations are counted.
+Status; `now` is an aware time, up to which durations are counted.
 """
 
 import shlex

@@ -101,7 +101,7 @@ class TopScreen:
                 self._press(key, keyboard)
 
     def update(self, document: Document) -> None:
-        """Show another document from status_document."""
+        """Show another document from Status."""
         self._document = document
         self._shown = document if self._user is None else of_user(document, self._user)
 

@@ -192,11 +192,11 @@ def topology_document(topology: Topology) -> Document:
 
 def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]]]:
     """Return a machine, and by index of a GPU its state and its users."""
-    from gpulaunch.cli.status import status_document  # late: for --dot only
+    from gpulaunch.cli.status import Status  # late: for --dot only
 
     shown, table = read_shown(name, warn)
     machine = shown.machine
-    document = status_document(machine, table.peek(problems=[]).of(machine))
+    document = Status(machine, table.peek(problems=[]).of(machine)).document()
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     states = {}
     for gpu in document["gpus"]:

@@ -9,7 +9,7 @@ import pytest
 from values import box, lease, machine, ticket
 
 from gpulaunch.cli.screen import Console, Grid, cut, make_console
-from gpulaunch.cli.status import openmetrics_text, status_document
+from gpulaunch.cli.status import Status, openmetrics_text
 from gpulaunch.cli.status_table import (
     gpu_places,
     gpus_cell,
@@ -21,6 +21,7 @@ from gpulaunch.cli.status_table import (
     waiting,
 )
 from gpulaunch.cli.top import TopScreen
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Load
 from gpulaunch.machine.find import Machine
@@ -44,15 +45,18 @@ def document(loads: bool = True, waiting: int = 3) -> dict:
         ticket(number, 4, id=f"{number:012x}", user_id=1000 + number % 2, name=f"exp{number}")
         for number in range(1, waiting + 1)
     ]
-    told = document_of(Snapshot(leases, tickets), load=load if loads else ())
+    status = Status(Machine(box(), (), None), Snapshot(leases, tickets))
+    status.load = load if loads else ()
+    told = status.document()
     for record, one in zip((*told["leases"], *told["queue"]), (*leases, *tickets), strict=True):
         record["user"] = USERS[one.user_id]
     return told
 
 
-def document_of(seen: Snapshot, **more: object) -> dict:
-    """Return the document of a box with these leases and tickets."""
-    return status_document(Machine(box(), (), None), seen, **more)
+def lease_document(one: Lease) -> dict:
+    """Return the document of a lease of a box."""
+    status = Status(Machine(box(), (), None), Snapshot([one], []))
+    return status.document()["leases"][0]
 
 
 def printed(table: object, width: int) -> list[str]:
@@ -146,7 +150,7 @@ def test_states() -> None:
         ({"command": ("reserve", "2h"), "job": lease("x").launcher}, "reserved"),
         ({"watches_use": True, "launcher": this_process()}, "idle"),
     ):
-        (entry,) = document_of(Snapshot([lease("a", 0, **fields)], []))["leases"]
+        entry = lease_document(lease("a", 0, **fields))
         now = datetime.now(timezone.utc)
         assert state_of(entry, now) == want
         entry["stopped"] = True
@@ -163,8 +167,7 @@ def test_gpus_in_rank_order() -> None:
         ((1,), {"shared": True, "sm_percentage": 100}, "1 (shared)"),
         ((1,), {"shared": True, "sm_percentage": 20, "guest": True}, "1 (20 %, guest)"),
     ):
-        (entry,) = document_of(Snapshot([lease("a", *gpus)], []))["leases"]
-        assert gpus_cell(entry | fields) == want
+        assert gpus_cell(lease_document(lease("a", *gpus)) | fields) == want
 
 
 def test_one_table() -> None:
