@@ -80,25 +80,21 @@ class Where(Record):
     """The place of a job in its file, for messages.
 
     Attributes:
-        path: path of the file.
-        line: number of the line; None for TOML, where the document finds it.
-        document: the TOML document; None for other formats.
-        number: number of the job in the file.
+        place: file and line, or of TOML that a program has given the number of the job.
+        document: the TOML file, in which the line is found; None for other formats.
+        path: path of the job in the document.
     """
 
-    path: str
-    line: int | None
-    document: Document | None
-    number: int
+    place: str
+    document: Document | None = None
+    path: Path = ()
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
         """Return an error about one key of the job, or about the whole job."""
         if self.document:
-            where: Path = ("job", self.number, key) if key else ("job", self.number)
-            if not self.document.text:  # a program gave the jobs: there is no line to name
-                message = f"job {self.number}: {message}"
-            return UsageError(self.document.error(FieldError(where, message)).message, hint)
-        return UsageError(f"{self.path}:{self.line}: {message}", hint)
+            path = (*self.path, key) if key else self.path
+            return UsageError(self.document.located(path, message), hint)
+        return UsageError(f"{self.place}: {message}", hint)
 
 
 class JobFile(Record):
@@ -174,30 +170,23 @@ def _refuse_empty(origin: str, found: JobFile) -> JobFile:
 
 
 def _read_toml(document: Document) -> JobFile:
+    path, text = document.path, document.text
     try:
         top = checked(document.data, _FILE)
-        profiles = {
-            name: _read_profile(document, name, table)
-            for name, table in top.get("profile", {}).items()
-        }
     except FieldError as problem:
         raise document.error(problem) from None
-    entries = tuple(
-        _read_entry(job, Where(document.path, None, document, n))
-        for n, job in enumerate(top.get("job", []))
-    )
-    tables = {
-        name: portable(table, document.path) for name, table in top.get("profile", {}).items()
-    }
-    return JobFile(entries, profiles, tables)
-
-
-def _read_profile(document: Document, name: str, table: object) -> Profile:
-    if not isinstance(table, Mapping):
-        raise FieldError(("profile", name), f"{name}: {table!r} is not a table")
-    return profile_within(
-        Document(document.path, document.text, {"name": name, **table}, ("profile", name))
-    )
+    profiles, tables = {}, {}
+    for name, table in top.get("profile", {}).items():
+        where: Path = ("profile", name)
+        if not isinstance(table, Mapping):
+            raise UsageError(document.located(where, f"{name}: {table!r} is not a table"))
+        profiles[name] = profile_within(Document(path, text, {"name": name, **table}, where))
+        tables[name] = portable(table, path)
+    entries = []
+    for number, job in enumerate(top.get("job", [])):
+        place = Where(f"{path}: job {number}", document if text else None, ("job", number))
+        entries.append(_read_entry(job, place))
+    return JobFile(tuple(entries), profiles, tables)
 
 
 def _read_commands(text: str) -> list[Entry]:
@@ -205,7 +194,7 @@ def _read_commands(text: str) -> list[Entry]:
 
     Blank lines, and those from # on, are none.
     """
-    entries: list[Entry] = []
+    entries = []
     for number, line in enumerate(text.split("\n"), 1):
         command = line.strip()
         if not command or command.startswith("#"):
@@ -214,17 +203,16 @@ def _read_commands(text: str) -> list[Entry]:
         if len(command) > _LONGEST_TITLE:
             title = f"{command[: _LONGEST_TITLE - 1]}…"
         own = {"command": ["sh", "-c", command], "title": title}
-        entries.append(Entry(own, {}, Where("stdin", number, None, len(entries))))
+        entries.append(Entry(own, {}, Where(f"stdin:{number}")))
     return entries
 
 
 def _read_json_lines(path: str, text: str) -> list[Entry]:
-    entries: list[Entry] = []
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # only \n ends a line, not Unicode's other line ends
+    entries = []
+    lines = text.split("\n")  # no other of Unicode's line ends ends one
+    for number, line in enumerate(lines, 1):
         if line.strip():
-            where = Where(path, number, None, len(entries))
+            where = Where(f"{path}:{number}")
             try:
                 job = json.loads(line)
             except (ValueError, RecursionError) as problem:
@@ -235,11 +223,11 @@ def _read_json_lines(path: str, text: str) -> list[Entry]:
 
 def _read_columns(path: str, text: str) -> list[Entry]:
     """Read gpus,pattern,arrival,time,sensitive,name; times in cycles are taken for seconds."""
-    entries: list[Entry] = []
+    entries = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
             continue
-        where = Where(path, number, None, len(entries))
+        where = Where(f"{path}:{number}")
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(_COLUMNS):
             raise where.error(
@@ -248,21 +236,18 @@ def _read_columns(path: str, text: str) -> list[Entry]:
         row = dict(zip(_COLUMNS, values, strict=True))
         if row["sensitive"] not in ("0", "1"):
             raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
-        times = {}
-        for column, key in (("arrival", "arrival_s"), ("time", "duration_s")):
-            try:
-                times[key] = float(row[column])
-            except ValueError:
-                raise where.error(
-                    None, f"{column}: {quoted(row[column])} is not a number"
-                ) from None
         job = {
             "name": row["name"].removesuffix(".sh"),
             "gpus": row["gpus"],
             "pattern": row["pattern"],
             "bandwidth_sensitive": row["sensitive"] == "1",
-            **times,
         }
+        for column, key in (("arrival", "arrival_s"), ("time", "duration_s")):
+            try:
+                job[key] = float(row[column])
+            except ValueError:
+                message = f"{column}: {quoted(row[column])} is not a number"
+                raise where.error(None, message) from None
         entries.append(_read_entry(job, where))
     return entries
 
