@@ -4,7 +4,6 @@ The first line names the batch. A line is written by one call, and taken back if
 the disk, so that the lines before it stay intact; a torn line is skipped when the file is read.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -13,13 +12,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError, call_failed
 from gpulaunch.history.line import is_own_file
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import iso, parse_time
 from gpulaunch.records import Record, as_dict, field_names
-
-_DIGITS = 3  # of seconds
 
 
 class Result(Record):
@@ -86,18 +83,15 @@ class ResultsFile:
             self.lock = out_of_the_way(
                 os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
             )
-        except OSError as problem:
-            raise self._write_error(problem) from None
-        if not is_own_file(self.lock, os.geteuid()):  # else somebody could change results
-            raise UsageError(f"{path}: is no regular file of your own")
-        try:
+            if not is_own_file(self.lock, os.geteuid()):  # else somebody could change results
+                raise UsageError(f"{path}: is no regular file of your own")
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise WouldWaitError(
                 f"{path}: another batch is writing there, or its jobs are still ending"
             ) from None
         except OSError as problem:
-            raise self._write_error(problem) from None
+            raise call_failed(self.path, problem) from None
         self._read(warn)
         if not self.batch:
             self._begin()
@@ -110,9 +104,9 @@ class ResultsFile:
         self.batch, self.began_s = os.urandom(6).hex(), time.time()
         try:
             self._append({"batch": self.batch, "began_at": iso(self.began_s)})
-        except OSError as problem:
+        except FailedError:
             os.unlink(self.path)
-            raise self._write_error(problem) from None
+            raise
 
     def add(self, result: Result) -> None:
         """Write the result of a job.
@@ -120,22 +114,15 @@ class ResultsFile:
         Raises:
             FailedError: the result cannot be written; the file is unchanged.
         """
-        document = as_dict(result) | {"gpus": list(result.gpus), "uuids": list(result.uuids)}
-        for name in ("submitted_s", "started_s", "ended_s"):
-            seconds = document[name]
-            document[name] = None if seconds is None else round(seconds, _DIGITS)
-        try:
-            self._append(document)
-        except OSError as problem:
-            raise self._write_error(problem) from None
+        self._append(as_dict(result))
         self.results[result.id] = result
 
     def _append(self, document: Mapping[str, Any]) -> None:
         line = json.dumps(document).encode() + b"\n"
         status = os.fstat(self.lock)
         size = status.st_size
-        if not status.st_nlink:  # the file was removed, so the line could never be read
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not status.st_nlink:  # it was removed, so the line could never be read
+            raise FailedError(f"{self.path}: no such file or directory")
         # A torn line must not tear this one, too.
         if size and os.pread(self.lock, 1, size - 1) != b"\n":
             line = b"\n" + line
@@ -144,11 +131,11 @@ class ResultsFile:
             while written < len(line):
                 written += os.write(self.lock, line[written:])
             os.fsync(self.lock)
-        except OSError:
+        except OSError as problem:
             with suppress(OSError):
                 if os.fstat(self.lock).st_size == size + written:
                     os.ftruncate(self.lock, size)
-            raise
+            raise call_failed(self.path, problem) from None
 
     def _read(self, warn: Callable[[str], None]) -> None:
         with open(f"/proc/self/fd/{self.lock}", "rb") as file:  # even if it was renamed
@@ -169,9 +156,6 @@ class ResultsFile:
             self.began_s = parse_time(document["began_at"]).timestamp()
             self.batch = str(document["batch"])
         else:
+            document["gpus"], document["uuids"] = tuple(document["gpus"]), tuple(document["uuids"])
             fields = {name: document[name] for name in field_names(Result)}
-            lists = {"gpus": tuple(document["gpus"]), "uuids": tuple(document["uuids"])}
-            self.results[document["id"]] = Result(**fields | lists)
-
-    def _write_error(self, problem: OSError) -> FailedError:
-        return FailedError(f"{self.path}: {os.strerror(problem.errno or 0).lower()}")
+            self.results[document["id"]] = Result(**fields)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
-from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
+from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError, counted
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.line import is_own_file
 from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
@@ -24,21 +24,8 @@ from gpulaunch.launch.free import free
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.records import Record
 
-
-class BatchOutcome(Record):
-    """The outcome of a batch.
-
-    Attributes:
-        results: results of ended jobs, by id, including those of earlier runs of the batch.
-        signal: number of the last signal that was to end it; None if there was none.
-        problem: reason why results could not be written, or None.
-    """
-
-    results: dict[int, Result]
-    signal: int | None
-    problem: FailedError | None
+_DIGITS = 3  # of seconds
 
 
 class _Begun:
@@ -53,16 +40,8 @@ class _Begun:
         self.told_to_end = False
 
 
-def run(
-    tasks: Sequence[Task],
-    results: ResultsFile,
-    say: Callable[[str, str], None],
-    ended: Callable[[Result, int], None],
-    common: Mapping[str, str],
-    logs: str | None,
-    grace_s: float,
-) -> BatchOutcome:
-    """Run all jobs that have no result yet.
+class Batch:
+    """A batch that runs all jobs that have no result yet.
 
     Args:
         tasks: tasks in the order of their start.
@@ -73,54 +52,54 @@ def run(
         common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
         grace_s: seconds between TERM and KILL.
+
+    Attributes:
+        done: results of ended jobs, by id, including those of earlier runs of the batch.
+        signal: number of the last signal that was to end it; None if there was none.
+        problem: reason why results could not be written, or None.
     """
-    with Launches() as launches:
-        return _Batch(tasks, results, launches, say, ended, common, logs, grace_s).run()
 
-
-class _Batch:
     def __init__(
         self,
         tasks: Sequence[Task],
         results: ResultsFile,
-        launches: Launches,
         say: Callable[[str, str], None],
         ended: Callable[[Result, int], None],
         common: Mapping[str, str],
         logs: str | None,
         grace_s: float,
     ) -> None:
-        self._results, self._launches = results, launches
+        self._results, self._launches = results, Launches()
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
         self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
         self._table = open_table(described=True, warn=lambda text: say("warning", text))
-        self._done = {task.id: result for task in tasks if (result := _ended(task, results))}
-        self._pending = [task for task in tasks if task.id not in self._done]
+        self.done = {task.id: result for task in tasks if (result := _ended(task, results))}
+        self._pending = [task for task in tasks if task.id not in self.done]
         self._begun: dict[int, _Begun] = {}
         self._queued: _Begun | None = None
         self._unwritten: list[Result] = []
-        self._problem: FailedError | None = None
-        self._signal: int | None = None
+        self.problem: FailedError | None = None
+        self.signal: int | None = None
         self._kill_at: float | None = None
 
-    def run(self) -> BatchOutcome:
+    def run(self) -> None:
         """Run until nothing runs and nothing is left to start."""
-        while True:
+        with self._launches:
             self._begin_next()
-            if not (self._begun or (self._pending and not self._stops)):
-                break
-            for event in self._launches.wait(self._longest_wait_s()):
-                self._dispatch(event)
-            if self._kill_at is not None and self._clock() >= self._kill_at:
-                self._kill()
-        self._write_what_is_left()
-        problem = self._problem if self._unwritten or self._pending else None
-        return BatchOutcome(self._done, self._signal, problem)
+            while self._begun or (self._pending and not self._stops):
+                for event in self._launches.wait(self._longest_wait_s()):
+                    self._dispatch(event)
+                if self._kill_at is not None and self._clock() >= self._kill_at:
+                    self._kill()
+                self._begin_next()
+            self._write_what_is_left()
+        if not (self._unwritten or self._pending):
+            self.problem = None
 
     @property
     def _stops(self) -> bool:
-        return self._signal is not None or self._problem is not None
+        return self.signal is not None or self.problem is not None
 
     def _clock(self) -> float:
         """Return the seconds since the batch began, which was before it was resumed."""
@@ -135,7 +114,7 @@ class _Batch:
 
     def _next_task(self) -> Task | None:
         """Return the first job that waits for none that has not ended."""
-        done = self._done.keys()
+        done = self.done.keys()
         return next((task for task in self._pending if done >= set(task.after)), None)
 
     def _begin_next(self) -> None:
@@ -144,11 +123,11 @@ class _Batch:
             if task is None or self._clock() < task.arrival_s:
                 return
             self._pending.remove(task)
-            bad = next((one for one in task.after_ok if self._done[one].exit_status), None)
+            bad = next((one for one in task.after_ok if self.done[one].exit_status), None)
             if bad is None:
                 self._launch(task)
             else:
-                self._leave_out(task, self._done[bad])
+                self._leave_out(task, self.done[bad])
 
     def _leave_out(self, task: Task, before: Result) -> None:
         """Give a job its result without running it: one before it has not ended with 0."""
@@ -208,7 +187,7 @@ class _Batch:
 
     def _take_event(self, begun: _Begun, said: Mapping[str, Any]) -> None:
         if said["event"] == "started":
-            begun.lease, begun.started_s = said["lease"], self._clock()
+            begun.lease, begun.started_s = said["lease"], round(self._clock(), _DIGITS)
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
 
@@ -221,32 +200,28 @@ class _Batch:
             self._pending.append(begun.task)  # none is begun any more, so the order is no matter
 
     def _add_result(self, begun: _Begun, exit_status: int) -> None:
-        task = begun.task
-        self._keep(
-            Result(
-                id=task.id,
-                name=task.name,
-                digest=task.digest,
-                exit_status=exit_status,
-                gpus=begun.gpus,
-                uuids=begun.uuids,
-                lease=begun.lease,
-                interrupted=begun.told_to_end,
-                submitted_s=task.arrival_s,
-                started_s=begun.started_s,
-                ended_s=self._clock(),
-            )
-        )
-
-    def _keep(self, result: Result) -> None:
-        """Write a result.
+        """Write the result of a job.
 
         If that fails, no more jobs are started: a resumed batch would run them twice.
         """
-        self._done[result.id] = result
+        task = begun.task
+        result = Result(
+            id=task.id,
+            name=task.name,
+            digest=task.digest,
+            exit_status=exit_status,
+            gpus=begun.gpus,
+            uuids=begun.uuids,
+            lease=begun.lease,
+            interrupted=begun.told_to_end,
+            submitted_s=task.arrival_s,
+            started_s=begun.started_s,
+            ended_s=round(self._clock(), _DIGITS),
+        )
+        self.done[result.id] = result
         self._unwritten.append(result)
         self._write_what_is_left()
-        self._tell_end(result, len(self._done))
+        self._tell_end(result, len(self.done))
 
     def _write_what_is_left(self) -> None:
         try:
@@ -254,13 +229,13 @@ class _Batch:
                 self._results.add(self._unwritten[0])
                 del self._unwritten[0]
         except FailedError as problem:
-            if self._problem is None:
+            if self.problem is None:
                 self._say("error", f"{problem.message}: no more jobs are started")
                 self._end(self._queued)
-            self._problem = problem
+            self.problem = problem
 
     def _interrupt(self, number: int) -> None:
-        first, self._signal = self._signal is None, number
+        first, self.signal = self.signal is None, number
         running = len(self._begun)
         if first and number == SIGINT:
             self._end(self._queued)
@@ -276,9 +251,8 @@ class _Batch:
             for begun in self._begun.values():
                 self._end(begun)
             if running:
-                jobs = "1 job" if running == 1 else f"{running} jobs"
                 grace = format_duration(self._grace_s)
-                self._say("info", f"ending {jobs}: TERM now, KILL after {grace}")
+                self._say("info", f"ending {counted(running, 'job')}: TERM now, KILL after {grace}")
         else:
             self._kill_at = self._clock()
 

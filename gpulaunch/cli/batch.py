@@ -6,12 +6,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
-from gpulaunch.batch.planned import plan_tasks
 from gpulaunch.batch.results_file import Result, ResultsFile
-from gpulaunch.batch.run import BatchOutcome
-from gpulaunch.batch.tasks import Task, read_tasks
+from gpulaunch.batch.run import Batch
+from gpulaunch.batch.tasks import Task, plan_tasks, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_rows, add_topology, with_parts
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
@@ -66,8 +64,9 @@ def main(arguments: Sequence[str]) -> int:
                 tell("info", f"{done} of {len(tasks)}: {job} {_describe_end(result)}")
 
         grace_s = Options({}, os.environ).grace_s
-        outcome = batch.run(tasks, results, tell, tell_end, common, options.logs, grace_s)
-    return _finish(tasks, results.path, outcome, quiet=options.quiet)
+        batch = Batch(tasks, results, tell, tell_end, common, options.logs, grace_s)
+        batch.run()
+    return _finish(tasks, results.path, batch, quiet=options.quiet)
 
 
 def make_parser() -> Parser:
@@ -144,10 +143,10 @@ def _describe_end(result: Result) -> str:
     return f"ended with {result.exit_status} after {after}{where}"
 
 
-def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: bool) -> int:
-    """Report the outcome in a line, and return the exit status of the batch."""
+def _finish(tasks: Sequence[Task], path: str, batch: Batch, *, quiet: bool) -> int:
+    """Report in a line how a batch has ended, and return the exit status of the batch."""
     ids = sorted(task.id for task in tasks)
-    ended = [outcome.results[number] for number in ids if number in outcome.results]
+    ended = [batch.done[number] for number in ids if number in batch.done]
     failed = [result for result in ended if result.exit_status and not result.interrupted]
     cut_short = sum(result.interrupted for result in ended)
     left = len(tasks) - len(ended)
@@ -163,12 +162,12 @@ def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: b
     again = "; --resume runs the rest" if left or cut_short else ""
     if not quiet:
         say("info", f"{', '.join(parts)}; results in {path}{again}")
-    if outcome.problem:
+    if batch.problem:
         raise FailedError(
-            outcome.problem.message, "once that is put right, --resume runs what has no result"
+            batch.problem.message, "once that is put right, --resume runs what has no result"
         )
-    if outcome.signal in (signal.SIGINT, signal.SIGQUIT):
-        end_by(outcome.signal)
-    if outcome.signal is not None:
-        return 128 + outcome.signal
+    if batch.signal in (signal.SIGINT, signal.SIGQUIT):
+        end_by(batch.signal)
+    if batch.signal is not None:
+        return 128 + batch.signal
     return _SOME_FAILED if any(result.exit_status for result in ended) else 0

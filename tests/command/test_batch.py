@@ -305,7 +305,7 @@ OK = '[[job]]\ncommand = ["touch", "ran"]\n'
 BROKEN = {
     f"{OK}[[job]]\nname = 'x'\n": "3: job 1 (x) has no command",
     f'{OK}[[job]]\ncommand = ["./no"]\n': "4: command: './no' is not found, or cannot ",
-    f'{OK}[[job]]\ncommand = ["true", "a\\u0000b"]\n': "4: command: 'a\\x00b' has a NUL in it",
+    f'{OK}[[job]]\ncommand = ["true", "a\\u0000b"]\n': "4: command: 'a\\x00b' is no text that",
     f'{OK}[[job]]\ncommand = ["true"]\ngpus = 9\n': "3: job 1 (true) can never run: 9 GPUs",
     "3,ring,0,60,1,vgg16\n": "1: job 0 (vgg16) has no command",
     "# nothing\n": " there is no job in it",
