@@ -114,8 +114,8 @@ class Batch:
 
     def _next_task(self) -> Task | None:
         """Return the first job that waits for none that has not ended."""
-        done = self.done.keys()
-        return next((task for task in self._pending if done >= set(task.after)), None)
+        ended = self.done.keys()
+        return next((task for task in self._pending if task.after.keys() <= ended), None)
 
     def _begin_next(self) -> None:
         while self._queued is None and not self._stops:
@@ -123,17 +123,20 @@ class Batch:
             if task is None or self._clock() < task.arrival_s:
                 return
             self._pending.remove(task)
-            bad = next((one for one in task.after_ok if self.done[one].exit_status), None)
-            if bad is None:
+            failed = self._failed_before(task)
+            if failed is None:
                 self._launch(task)
             else:
-                self._leave_out(task, self.done[bad])
+                how = f"job {failed.id} ({failed.name}) has ended with {failed.exit_status}"
+                self._say("error", f"{_describe_task(task)} is not run: {how}")
+                self._add_result(_Begun(task), FAILED)
 
-    def _leave_out(self, task: Task, before: Result) -> None:
-        """Give a job its result without running it: one before it has not ended with 0."""
-        how = f"job {before.id} ({before.name}) has ended with {before.exit_status}"
-        self._say("error", f"{_describe_task(task)} is not run: {how}")
-        self._add_result(_Begun(task), FAILED)
+    def _failed_before(self, task: Task) -> Result | None:
+        """Return a job before this one that should have ended with 0, and did not."""
+        for before, any_end in task.after.items():
+            if self.done[before].exit_status and not any_end:
+                return self.done[before]
+        return None
 
     def _launch(self, task: Task) -> None:
         words = []

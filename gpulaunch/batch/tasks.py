@@ -13,13 +13,13 @@ from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.decide.needs import admitted_gpus
+from gpulaunch.decide.request import Sharing
 from gpulaunch.errors import UsageError, counted, quoted
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import split_after
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
@@ -41,8 +41,7 @@ class Task(Record):
         settings: settings of its launch, as texts.
         command: argv of the job.
         launch: its launch, as read on the idle machine.
-        after: ids of the jobs that must have ended before.
-        after_ok: ids of those among them that must have ended with 0.
+        after: ids of the jobs that must have ended before, and whether any end of them will do.
     """
 
     id: int
@@ -54,8 +53,7 @@ class Task(Record):
     settings: Mapping[str, str]
     command: tuple[str, ...]
     launch: Launch
-    after: tuple[int, ...] = ()
-    after_ok: tuple[int, ...] = ()
+    after: Mapping[int, bool]
 
 
 def read_tasks(
@@ -93,7 +91,6 @@ def read_tasks(
         same = label, command[0], tuple(settings)
         if same not in launches:
             launches[same] = _check(number, entry, common, warn_once)
-        after = _read_after(entry, ids)
         what = json.dumps([label, command, settings])
         tasks.append(
             Task(
@@ -106,8 +103,7 @@ def read_tasks(
                 settings=entry.settings,
                 command=command,
                 launch=launches[same],
-                after=tuple(after),
-                after_ok=tuple(before for before, any_end in after.items() if not any_end),
+                after=_read_after(entry, ids),
             )
         )
         if label:
@@ -205,44 +201,43 @@ def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
     Raises:
         UsageError: none can be planned, or there is no GPU that all may have.
     """
-    jobs, planned = [], []
+    jobs: list[PlannedJob] = []
+    planned: dict[str, tuple[Task, Sharing]] = {}
+    others = []
     for one in tasks:
         sharing, duration_s = one.launch.request.sharing, _planned_duration(one)
         if sharing and duration_s:
-            planned.append(one)
             jobs.append(PlannedJob(str(one.id), sharing.client, duration_s))
+            planned[jobs[-1].name] = one, sharing
+        else:
+            others.append(one)
     if not planned:
         raise UsageError(
             "no job can be planned: none shares one GPU from the beginning and has a duration_s",
             "write share = true and duration_s, or a profile that has its duration",
         )
-    gpus = _common_gpus(planned)
-    sharing = planned[0].launch.request.sharing
-    assert sharing is not None  # noqa: S101  else it would not be planned
-    capacity = least_of(sharing.capacities, [gpu.uuid for gpu in gpus])
-    objective = sharing.client.objective
-    site = PlanSite(capacity, len(gpus), objective, idle_power(capacity))
+    uuids = _common_gpus(list(planned.values()))
+    _, sharing = planned[jobs[0].name]
+    capacity = least_of(sharing.capacities, uuids)
+    site = PlanSite(capacity, len(uuids), sharing.client.objective, idle_power(capacity))
     plan = make_plan(jobs, site)
-    by_name = {str(one.id): one for one in planned}
-    ordered = _in_order(plan, by_name, [gpu.uuid for gpu in gpus])
-    last = tuple(task.id for task in ordered)
-    for one in tasks:
-        if one not in planned:
-            ordered.append(replace(one, after=(*last, *one.after)))
-    return ordered, _message(plan, len(jobs), len(tasks))
+    ordered = _in_order(plan, planned, uuids)
+    ends = {task.id: True for task in ordered}
+    for one in others:
+        ordered.append(replace(one, after={**ends, **one.after}))
+    return ordered, _message(plan, len(jobs), len(others))
 
 
-def _common_gpus(planned: Sequence[Task]) -> list[Gpu]:
-    """Return the GPUs that all jobs may have and share."""
-    gpus = list(planned[0].launch.machine.topology.gpus)
-    for one in planned:
-        launch = one.launch
+def _common_gpus(planned: Sequence[tuple[Task, Sharing]]) -> list[str]:
+    """Return the UUIDs of the GPUs that all jobs may have and share."""
+    gpus = list(planned[0][0].launch.machine.topology.gpus)
+    for task, sharing in planned:
+        launch = task.launch
         admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
-        sharable = launch.request.sharing.capacities if launch.request.sharing else {}
-        gpus = [gpu for gpu in gpus if gpu in admitted and gpu.uuid in sharable]
+        gpus = [gpu for gpu in gpus if gpu in admitted and gpu.uuid in sharing.capacities]
     if not gpus:
         raise UsageError("no job can be planned: there is no GPU that all may have and share")
-    return gpus
+    return [gpu.uuid for gpu in gpus]
 
 
 def _planned_duration(one: Task) -> float | None:
@@ -259,34 +254,37 @@ def _planned_duration(one: Task) -> float | None:
     return duration_s or None
 
 
-def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> list[Task]:
+def _in_order(
+    plan: Plan, planned: Mapping[str, tuple[Task, Sharing]], uuids: Sequence[str]
+) -> list[Task]:
     """Return tasks, group after group; a group waits for the one before it on its GPU."""
     ordered: list[Task] = []
-    before: dict[int, tuple[int, ...]] = {}
+    before: dict[int, dict[int, bool]] = {}
     for group in plan.groups:
-        members = [tasks[member.job.name] for member in group.members]
-        terms = [sharing for task in members if (sharing := task.launch.request.sharing)]
+        terms = [planned[member.job.name][1] for member in group.members]
         names = tuple(sorted(sharing.client.demand.name for sharing in terms))
         is_searching = all(
             sharing.tries and sharing.search and sharing.search.names == names for sharing in terms
         )
-        for task, member in zip(members, group.members, strict=True):
+        after = before.get(group.gpu, {})
+        before[group.gpu] = {}
+        for member in group.members:
+            task, _ = planned[member.job.name]
             settings = {**task.settings, "only": uuids[group.gpu]}
             # What is recorded searches for its caps, one step a task, from those of the plan.
             if member.sm_percentage is not None and not is_searching:
                 settings["sm_percentage"] = str(member.sm_percentage)
-            after = before.get(group.gpu, ())
             ordered.append(replace(task, settings=settings, after=after))
-        before[group.gpu] = tuple(task.id for task in members)
+            before[group.gpu][task.id] = True
     return ordered
 
 
-def _message(plan: Plan, planned: int, jobs: int) -> str:
+def _message(plan: Plan, planned: int, others: int) -> str:
     what = counted(planned, "job")
     groups = counted(len(plan.groups), "group")
     where = counted(len({group.gpu for group in plan.groups}), "GPU")
     taken, alone = (format_duration(cost.time_s) for cost in (plan.cost, plan.sequential))
-    rest = f"; {jobs - planned} not planned" if jobs > planned else ""
+    rest = f"; {others} not planned" if others else ""
     return (
         f"planned: {what} in {groups} on {where}, predicted to take {taken}, "
         f"{alone} without sharing{rest}"
