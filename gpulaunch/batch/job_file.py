@@ -69,11 +69,16 @@ class Entry(Record):
     where: "Where"
 
     @property
+    def label(self) -> str | None:
+        """Name that the file gives the job."""
+        return self.own.get("name") or None
+
+    @property
     def name(self) -> str:
-        """Name of the job."""
+        """Name of the job, not necessarily unique."""
         command = self.own.get("command") or ("job",)
         title = self.own.get("title") or self.settings.get("profile") or command[0]
-        return str(self.own.get("name") or title)
+        return str(self.label or title)
 
 
 class Where(Record):

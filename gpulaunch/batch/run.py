@@ -128,7 +128,7 @@ class Batch:
                 self._launch(task)
             else:
                 how = f"job {failed.id} ({failed.name}) has ended with {failed.exit_status}"
-                self._say("error", f"{_describe_task(task)} is not run: {how}")
+                self._say("error", f"{task} is not run: {how}")
                 self._add_result(_Begun(task), FAILED)
 
     def _failed_before(self, task: Task) -> Result | None:
@@ -140,23 +140,19 @@ class Batch:
 
     def _launch(self, task: Task) -> None:
         words = []
-        for name, text in {**self._common, **task.settings, "wait": "true"}.items():
+        for name, text in {**self._common, **task.entry.settings, "wait": "true"}.items():
             words += ["-o", f"{name}={text}"]
-        if task.label:
-            words.append(f"--name={task.label}")
+        if task.entry.label:
+            words.append(f"--name={task.entry.label}")
+        words += ["--", *task.entry.own["command"]]
         variables = {BATCH_VARIABLE: f"{self._results.batch}.{task.id}"}
         begun = _Begun(task)
         try:
             with self._open_output(task) as output:
-                self._launches.start(
-                    task.id, [*words, "--", *task.command], variables, self._results.lock, output
-                )
+                self._launches.start(task.id, words, variables, self._results.lock, output)
         except OSError as problem:  # no room for a process, or for its log
             reason = str(problem.strerror).lower()
-            self._say(
-                "error",
-                f"{_describe_task(task)}: {problem.filename or 'cannot be launched'}: {reason}",
-            )
+            self._say("error", f"{task}: {problem.filename or 'cannot be launched'}: {reason}")
             self._add_result(begun, FAILED)
             return
         self._begun[task.id] = self._queued = begun
@@ -210,7 +206,7 @@ class Batch:
         task = begun.task
         result = Result(
             id=task.id,
-            name=task.name,
+            name=task.entry.name,
             digest=task.digest,
             exit_status=exit_status,
             gpus=begun.gpus,
@@ -278,14 +274,10 @@ class Batch:
             except UsageError:  # it has ended meanwhile
                 pass
             except GpulaunchError as problem:
-                self._say("error", f"{_describe_task(begun.task)}: {problem.message}")
+                self._say("error", f"{begun.task}: {problem.message}")
 
 
 def _ended(task: Task, results: ResultsFile) -> Result | None:
     """Return the result of a task that has run to its own end, by an earlier run of the batch."""
     result = results.results.get(task.id)
     return result if result and result.digest == task.digest and result.is_final else None
-
-
-def _describe_task(task: Task) -> str:
-    return f"job {task.id} ({task.name})"

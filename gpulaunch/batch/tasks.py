@@ -33,27 +33,23 @@ class Task(Record):
 
     Attributes:
         id: place of the job in the file, from 0.
-        name: name of the job, not necessarily unique.
-        label: name for `gpulaunch status`, if the file gives one.
+        entry: the job in the file.
         digest: digest of what is run; the times in the file do not count.
         arrival_s: earliest launch, in seconds from the beginning of the batch.
-        duration_s: seconds that the file says it takes, or None.
-        settings: settings of its launch, as texts.
-        command: argv of the job.
         launch: its launch, as read on the idle machine.
         after: ids of the jobs that must have ended before, and whether any end of them will do.
     """
 
     id: int
-    name: str
-    label: str | None
+    entry: Entry
     digest: str
     arrival_s: float
-    duration_s: float | None
-    settings: Mapping[str, str]
-    command: tuple[str, ...]
     launch: Launch
     after: Mapping[int, bool]
+
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return f"job {self.id} ({self.entry.name})"
 
 
 def read_tasks(
@@ -85,40 +81,34 @@ def read_tasks(
     ids: dict[str, int] = {}
     tasks = []
     for number, entry in enumerate(file.entries):
-        command = _read_command(number, entry)
-        label = entry.own.get("name") or None
-        settings = sorted(entry.settings.items())
-        same = label, command[0], tuple(settings)
+        _check_command(number, entry)
+        command, settings = entry.own["command"], sorted(entry.settings.items())
+        same = entry.label, command[0], tuple(settings)
         if same not in launches:
             launches[same] = _check(number, entry, common, warn_once)
-        what = json.dumps([label, command, settings])
-        tasks.append(
-            Task(
-                id=number,
-                name=entry.name,
-                label=label,
-                digest=sha256(what.encode()).hexdigest()[:_DIGEST_CHARACTERS],
-                arrival_s=0.0 if at_once else float(entry.own.get("arrival_s", 0.0)),
-                duration_s=entry.own.get("duration_s"),
-                settings=entry.settings,
-                command=command,
-                launch=launches[same],
-                after=_read_after(entry, ids),
-            )
-        )
-        if label:
-            ids[label] = number
+        what = json.dumps([entry.label, command, settings])
+        digest = sha256(what.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        arrival_s = 0.0 if at_once else float(entry.own.get("arrival_s", 0.0))
+        after = _read_after(entry, ids)
+        tasks.append(Task(number, entry, digest, arrival_s, launches[same], after))
+        if entry.label:
+            ids[entry.label] = number
     return sorted(tasks, key=lambda task: (task.arrival_s, task.id))
 
 
-def _read_command(number: int, entry: Entry) -> tuple[str, ...]:
+def _check_command(number: int, entry: Entry) -> None:
+    """Check that a job's command could be run.
+
+    Raises:
+        UsageError: it has none, or one that could not.
+    """
     if "command" not in entry.own:
         raise entry.where.error(
             None,
             f"job {number} ({entry.name}) has no command",
             "only 'gpulaunch simulate' needs none",
         )
-    command = tuple(entry.own["command"])
+    command = entry.own["command"]
     for word in command:
         if not _is_argument(word):
             message = f"command: {quoted(word)} is no text that a program can be given"
@@ -127,7 +117,6 @@ def _read_command(number: int, entry: Entry) -> tuple[str, ...]:
         raise entry.where.error(
             "command", f"command: {quoted(command[0])} is not found, or cannot be executed"
         )
-    return command
 
 
 def _is_argument(word: str) -> bool:
@@ -172,10 +161,10 @@ def _check(
         UsageError: it could not.
     """
     job = f"job {number} ({entry.name})"
-    command, name = entry.own["command"], entry.own.get("name") or None
+    command = entry.own["command"]
     given = {key: (key, text) for key, text in {**common, **entry.settings}.items()}
     try:
-        launch = read_launch(Options(given, os.environ), command, name=name, warn=warn)
+        launch = read_launch(Options(given, os.environ), command, name=entry.label, warn=warn)
     except UsageError as problem:
         raise entry.where.error(None, f"{job}: {problem.message}", problem.hint) from None
     leases = [launch.within] if launch.within else []
@@ -242,13 +231,13 @@ def _common_gpus(planned: Sequence[tuple[Task, Sharing]]) -> list[str]:
 
 def _planned_duration(one: Task) -> float | None:
     """Return how long a job takes alone, in seconds; None if it is not to be planned."""
-    request, settings = one.launch.request, one.settings
+    request, entry = one.launch.request, one.entry
     if request.sharing is None or request.gpus != 1 or one.arrival_s or one.after:
         return None
     if request.sharing.sm_percentage is not None:
         return None
-    name = settings.get("profile") or request.profile
-    duration_s = one.duration_s
+    name = entry.settings.get("profile") or request.profile
+    duration_s: float | None = entry.own.get("duration_s")
     if duration_s is None and name:
         duration_s = load_profile(name).resources.duration_s
     return duration_s or None
@@ -270,11 +259,12 @@ def _in_order(
         before[group.gpu] = {}
         for member in group.members:
             task, _ = planned[member.job.name]
-            settings = {**task.settings, "only": uuids[group.gpu]}
+            settings = {**task.entry.settings, "only": uuids[group.gpu]}
             # What is recorded searches for its caps, one step a task, from those of the plan.
             if member.sm_percentage is not None and not is_searching:
                 settings["sm_percentage"] = str(member.sm_percentage)
-            ordered.append(replace(task, settings=settings, after=after))
+            entry = replace(task.entry, settings=settings)
+            ordered.append(replace(task, entry=entry, after=after))
             before[group.gpu][task.id] = True
     return ordered
 
