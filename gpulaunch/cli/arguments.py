@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
 
@@ -84,6 +85,11 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_LineFormatter,
         )
         self.color = False  # of Python 3.14: the text is the same for all versions
+
+    def print_help(self, file: Any = None) -> None:  # noqa: ANN401
+        """Print the help, to a reader that may end before it does."""
+        prepare_stdout()
+        super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake that argparse has found.

@@ -11,8 +11,8 @@ from contextlib import suppress
 from shutil import rmtree
 
 from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
-from gpulaunch.cli.help import words_parser
-from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
+from gpulaunch.cli.help import word_parser
+from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import (
@@ -63,14 +63,6 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.records import replace
 
-WORDS = {
-    "map": "which rank on which node, core and GPU of a described cluster",
-    "run": "run a command's ranks where such a map puts them, in an allocation",
-}
-"""Word -> its description."""
-
-_NODE = "node"  # a word for `run`, which calls it on each node of an allocation
-
 _EPILOG = (
     "patterns: 2d, 3d, col (2d:3 weighs the first dimension), all-to-all and the like, sizes such "
     "as tp=8,pp=2, a file of a matrix or graph, profile:NAME\n"
@@ -80,47 +72,17 @@ _IN_ORDER = "default"  # the policy that others are held against
 _KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
 
-def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Run one of the words.
-
-    Args:
-        arguments: the word and the arguments after it, before the --.
-        command: command after the --; None if there is no --.
-    """
-    prepare_stdout()
-    known = ", ".join(WORDS)
-    if not arguments:
-        raise UsageError("no word given after cluster", f"known are {known}")
-    word, *rest = arguments
-    if word in ("-h", "--help"):
-        make_parser().print_help()
-        return 0
-    if word not in (*WORDS, _NODE):
-        meant = did_you_mean(word, WORDS)
-        raise UsageError(f"unknown word {quoted(word)} after cluster{meant}", f"known are {known}")
-    if word == "run":
-        return _run(rest, command)
-    if command is not None:
-        raise UsageError(f"cluster {word} runs no command, but -- is given")
-    return _map(rest) if word == "map" else _report_node(rest)
-
-
 def make_parser() -> Parser:
-    """Return the parser that prints the help; each word has its own."""
-    return words_parser("gpulaunch cluster", "Past one machine.", WORDS)
-
-
-def word_parsers() -> dict[str, Parser]:
-    """Return the parser of each word."""
-    return {"map": _map_parser(), "run": _run_parser()}
+    """Return the parser of the word after it."""
+    return word_parser("cluster", "Past one machine.")
 
 
 # ---------------------------------------------------------------------------------------- map
 
 
-def _map(arguments: Sequence[str]) -> int:
+def cluster_map(arguments: Sequence[str]) -> int:
     """Map a job's ranks, and print or write the mapping."""
-    options = _map_parser().parse_args(arguments)
+    options = cluster_map_parser().parse_args(arguments)
     if options.output == "":
         raise UsageError("--output has an empty value")
     cluster = load_cluster(options.cluster)
@@ -145,7 +107,8 @@ def _map(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _map_parser() -> Parser:
+def cluster_map_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster map",
         "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its "
@@ -382,9 +345,9 @@ def _of_profile(name: str, ranks: int) -> RankTraffic:
 # ------------------------------------------------------------------------ run, and node for it
 
 
-def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+def cluster_run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Map the ranks of a command, and turn into the program that starts them."""
-    options = _run_parser().parse_args(arguments)
+    options = cluster_run_parser().parse_args(arguments)
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
@@ -422,7 +385,8 @@ def _run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return 0
 
 
-def _run_parser() -> Parser:
+def cluster_run_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster run",
         "Run a command once for each rank, where a map puts the ranks so that their traffic loads "
@@ -505,14 +469,19 @@ def _make_directory(wanted: str | None) -> str:
         raise call_failed(printable(above), problem) from None
 
 
-def _report_node(arguments: Sequence[str]) -> int:
-    """Print what this node of an allocation has, for `gpulaunch cluster run`."""
+def cluster_node_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster node",
         "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
     )
     add_topology(parser)
-    settings = shown_settings(parser.parse_args(arguments).topology)
+    return parser
+
+
+def cluster_node(arguments: Sequence[str]) -> int:
+    """Print what this node of an allocation has, for `gpulaunch cluster run`."""
+    settings = shown_settings(cluster_node_parser().parse_args(arguments).topology)
     topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
     print("\n".join(report_lines(*describe_this_node(topology))))
     return 0

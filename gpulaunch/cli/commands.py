@@ -3,11 +3,16 @@
 Help, usage and dispatch come from here, and nothing else lists the commands. To add one, write
 gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and `make_parser()`,
 and add its row. In a file of several commands these are `WORD(arguments)` and `WORD_parser()`.
+In names of files and functions the two words of "cluster map" are one, cluster_map.
 """
 
+import gc
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from gpulaunch.cli.output import prepare_stdout
+from gpulaunch.errors import UsageError
 from gpulaunch.records import Record
 
 
@@ -15,9 +20,9 @@ class Command(Record):
     """One command.
 
     Attributes:
-        word: the word after `gpulaunch`.
+        word: the word after `gpulaunch`, or the two words.
         arguments: the command's arguments in the help; "" if it has only options.
-        summary: description in at most 60 characters.
+        summary: description in at most 60 characters; "" for one that only gpulaunch itself runs.
         runs_a_command: whether it takes a command of the user after `--`; its main gets that, or
             None, as a second argument.
         file: the file of gpulaunch.cli that it is in with others; WORD.py if empty.
@@ -31,33 +36,36 @@ class Command(Record):
     file: str = ""
     example: str = ""
 
-    @property
-    def module(self) -> Any:  # noqa: ANN401
-        """The module that it is in."""
-        return import_module(f"gpulaunch.cli.{self.file or self.word}")
-
     def run(self, *arguments: Any) -> int:  # noqa: ANN401
         """Run it with its arguments, and the user's command if it takes one."""
-        main = getattr(self.module, self.word if self.file else "main")
-        return int(main(*arguments))
+        return int(self._find("main", "")(*arguments))
 
     def make_parser(self) -> Any:  # noqa: ANN401
         """Return the parser of its command line."""
-        make = getattr(self.module, f"{self.word}_parser" if self.file else "make_parser")
-        return make()
+        return self._find("make_parser", "_parser")()
+
+    def _find(self, alone: str, ending: str) -> Any:  # noqa: ANN401
+        """Return a function of its module, by its name in a file of this command alone."""
+        name = self.word.replace(" ", "_")
+        module = import_module(f"gpulaunch.cli.{self.file or name}")
+        return getattr(module, f"{name}{ending}" if self.file else alone)
 
 
-_ROWS = (
+ROWS = (
     Command("status", "", "who has which GPUs, and who waits; also ps"),
     Command("top", "", "the same on a live screen, GPU by GPU"),
     Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
     Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
+    Command("profile", "WORD", "what is known about jobs: list, show, measure, scan"),
+    Command("profile list", "", "the profiles that can be named", file="profile"),
+    Command("profile show", "", "all that one profile says", file="profile"),
     Command(
-        "profile",
-        "WORD",
-        "what is known about jobs: list, show, measure, scan",
+        "profile measure",
+        "",
+        "run a job, and write what it uses into its profile",
         runs_a_command=True,
     ),
+    Command("profile scan", "", "read a job's source, or a log of it, and run nothing"),
     Command(
         "free",
         "ID",
@@ -106,12 +114,21 @@ _ROWS = (
         "replay a file of jobs on a described machine",
         example="gpulaunch simulate --topology dgx1-v100 --jobs jobs.toml",
     ),
+    Command("cluster", "WORD", "past one machine: which rank on which node, core and GPU"),
     Command(
-        "cluster",
-        "WORD",
-        "past one machine: which rank on which node, core and GPU",
-        runs_a_command=True,
+        "cluster map",
+        "",
+        "which rank on which node, core and GPU of a described cluster",
+        file="cluster",
     ),
+    Command(
+        "cluster run",
+        "",
+        "run a command's ranks where such a map puts them, in an allocation",
+        runs_a_command=True,
+        file="cluster",
+    ),
+    Command("cluster node", "", "", file="cluster"),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("mcp", "", "let agents look and launch, by the Model Context Protocol"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)", file="setup"),
@@ -119,7 +136,33 @@ _ROWS = (
     Command("help", "COMMAND", "this, or the help of a command", example="gpulaunch help launch"),
 )
 
-COMMANDS = {command.word: command for command in _ROWS}
+COMMANDS = {command.word: command for command in ROWS if " " not in command.word}
+
+TWO_WORDS = {command.word: command for command in ROWS if " " in command.word}
+"""The commands of two words; the first of these is a row of COMMANDS, too."""
 
 OTHER_NAMES = {"cancel": "free", "ps": "status"}
 """Words of other programs that are commands here, too."""
+
+
+def run_command(words: Sequence[str], user_command: Sequence[str] | None) -> int:
+    """Run one of our commands.
+
+    Args:
+        words: its word, and its arguments.
+        user_command: the user's command after the --; None if there is no --.
+    """
+    command, arguments = COMMANDS[words[0]], words[1:]
+    try:
+        if any(name.startswith(f"{command.word} ") for name in TWO_WORDS):
+            second = command.make_parser().parse_args(arguments[:1]).word
+            command, arguments = TWO_WORDS[f"{command.word} {second}"], arguments[1:]
+        if command.runs_a_command:
+            return command.run(arguments, user_command)
+        if user_command is not None:
+            raise UsageError(f"'gpulaunch {command.word}' runs no command, but -- is given")
+        prepare_stdout()
+        gc.enable()  # unlike a launch, these commands compute
+        return command.run(arguments)
+    except SystemExit as end:  # argparse has printed its help
+        return int(end.code or 0)

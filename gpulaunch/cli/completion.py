@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, ROWS, TWO_WORDS
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS, make_launch_parser
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.history.read import RECENT_S, read_history
@@ -156,12 +156,9 @@ def make_parser() -> Parser:
 def all_parsers() -> dict[str, Parser]:
     """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
     parsers: dict[str, Parser] = {"": make_launch_parser()}
-    for command in COMMANDS.values():
-        module = command.module
-        parsers[command.word] = command.make_parser()
-        if hasattr(module, "word_parsers"):
-            below = module.word_parsers()
-            parsers |= {f"{command.word} {word}": parser for word, parser in below.items()}
+    for command in ROWS:
+        if command.summary:
+            parsers[command.word] = command.make_parser()
     return parsers
 
 
@@ -245,7 +242,7 @@ def _with_dashes(names: Iterable[str]) -> list[str]:
 
 def _words() -> list[str]:
     """Return the second words of commands, such as "map" of "cluster map"."""
-    return [name.partition(" ")[2] for name in all_parsers() if " " in name]
+    return [name.partition(" ")[2] for name, command in TWO_WORDS.items() if command.summary]
 
 
 def _jobs() -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import join
 from textwrap import wrap
 
 from gpulaunch.cli.arguments import LaunchParser, Parser, add_rows
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, TWO_WORDS, run_command
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, nearest, printable, quoted
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     elif words == ["settings"]:
         _print_settings()
     elif words[0] in COMMANDS:
-        return _print_command_help(words)
+        return run_command([*words, "--help"], None)
     else:
         topics = ("launch", "settings", "podman", *WORDS_WITHOUT_ROWS, *COMMANDS)
         meant = did_you_mean(words[0], topics)
@@ -96,13 +96,26 @@ def make_launch_parser() -> LaunchParser:
     return LaunchParser(OPTIONS.values(), description=_ABOUT, usage=usage, epilog=_EPILOG)
 
 
-def words_parser(prog: str, description: str, words: Mapping[str, str]) -> Parser:
-    """Return the parser that prints the help of a command with words, each with its own parser."""
-    column = max(6, *(len(word) + 1 for word in words))
-    lines = [f"  {word:{column}} {summary}" for word, summary in words.items()]
+def word_parser(first: str, description: str) -> Parser:
+    """Return the parser that reads the second word of a command, which has a parser of its own."""
+    summaries = {}
+    for command in TWO_WORDS.values():
+        before, second = command.word.split()
+        if before == first and command.summary:
+            summaries[second] = command.summary
+    column = max(6, *(len(word) + 1 for word in summaries))
+    lines = [f"  {word:{column}} {text}" for word, text in summaries.items()]
     epilog = "\n".join(["words, each with a --help of its own:", *lines])
+    prog = f"gpulaunch {first}"
     parser = Parser(prog, description, f"{prog} WORD [OPTIONS]", epilog=epilog)
-    parser.add_argument("word", metavar="WORD", choices=words, help="one of the words below")
+
+    def known(word: str) -> str:
+        if f"{first} {word}" not in TWO_WORDS:
+            message = f"unknown word {quoted(word)} after {first}{did_you_mean(word, summaries)}"
+            raise UsageError(message, f"see '{prog} --help'")
+        return word
+
+    parser.add_argument("word", metavar="WORD", type=known, help="one of the words below")
     return parser
 
 
@@ -114,13 +127,6 @@ def print_help() -> None:
     text = parser.format_help()
     begin = text.index("\noptions that are used most")
     print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
-
-
-def _print_command_help(words: Sequence[str]) -> int:
-    """Let a command print its own help."""
-    command = COMMANDS[words[0]]
-    arguments = [*words[1:], "--help"]
-    return command.run(arguments, *([None] if command.runs_a_command else []))
 
 
 def _print_settings() -> None:

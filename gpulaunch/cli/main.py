@@ -1,6 +1,5 @@
 """The grammar: options, then `--` and a command, or one word out of our commands and engines."""
 
-import gc
 import importlib
 import os
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import gpulaunch
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, run_command
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.containers.engines import module_of, runs_containers
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
@@ -79,7 +78,8 @@ def run(argv: Sequence[str]) -> int:
         before[at] = OTHER_NAMES.get(before[at], before[at])
         if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
             _refuse(argv, at + divider - len(before), divider)
-        return _run_word(before, at, command if divider < len(argv) else None)
+        words = [before[at], *before[:at], *before[at + 1 :]]  # all options belong to the word
+        return run_command(words, command if divider < len(argv) else None)
     if not command or given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
     if not argv or given.keys() & {"help", "version"}:
@@ -112,23 +112,6 @@ def _tell(given: "Given") -> int:
 
         print_help()
     return 0
-
-
-def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None) -> int:
-    """Run one of our commands; the arguments around its word belong to it."""
-    word = before[at]
-    command = COMMANDS[word]
-    arguments = [*before[:at], *before[at + 1 :]]
-    try:
-        if command.runs_a_command:
-            return command.run(arguments, user_command)
-        if user_command is not None:
-            raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
-        prepare_stdout()
-        gc.enable()  # unlike a launch, these commands compute
-        return command.run(arguments)
-    except SystemExit as end:  # argparse has printed its help
-        return int(end.code or 0)
 
 
 def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:

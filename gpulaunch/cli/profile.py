@@ -1,4 +1,4 @@
-"""`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
+"""`gpulaunch profile list|show`: what is known about jobs before they run."""
 
 import re
 import shlex
@@ -8,26 +8,16 @@ from operator import itemgetter
 from typing import Any
 
 from gpulaunch.cli.arguments import Parser, add_json
-from gpulaunch.cli.help import words_parser
-from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
-from gpulaunch.cli.profile_measure import make_measure_parser, measure
-from gpulaunch.cli.profile_scan import make_scan_parser, scan
+from gpulaunch.cli.help import word_parser
+from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
-from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.fields import ListOf, RowOf
 from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
 from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
-
-WORDS = {
-    "list": "the profiles that can be named",
-    "show": "all that one profile says",
-    "measure": "run a job, and write what it uses into its profile",
-    "scan": "read a job's source, or a log of it, and run nothing",
-}
-"""Word -> its description."""
 
 _Beside = Mapping[str, Sequence[tuple[str, float]]]
 """Name of a number -> label and value of each other number that is shown beside it."""
@@ -49,77 +39,53 @@ _IN_TITLE = ("name", "description")
 _FIGURES = ("memory", "SM %", "BW %")
 
 
-def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Run one of the words.
-
-    Args:
-        arguments: the word and the arguments after it, before the --.
-        command: argv after the --; None if there is no --.
-    """
-    word = arguments[0] if arguments else ""
-    if word in ("-h", "--help"):
-        prepare_stdout()
-        make_parser().print_help()
-        return 0
-    if word == "measure":
-        return measure(arguments[1:], command)
-    if word in WORDS and command is not None:
-        raise UsageError(f"profile {word} runs no command, but -- is given")
-    if word not in WORDS:
-        known = f"known are {', '.join(WORDS)}"
-        if not word or word.startswith("-"):
-            raise UsageError("no word given after profile", known)
-        raise UsageError(f"unknown word {quoted(word)} after profile", known)
-    prepare_stdout()
-    options = word_parsers()[word].parse_args(arguments[1:])
-    if word == "scan":
-        scan(options)
-    elif word == "list":
-        _list(as_json=options.json)
-    else:
-        path, profile = find_profile(options.profile), load_profile(options.profile)
-        if options.json:
-            print_json(profile_document(profile, path))
-        else:
-            draw(profile_text(profile, path), sys.stdout)
-    return 0
-
-
 def make_parser() -> Parser:
-    """Return the parser that prints the help; each word has its own."""
-    return words_parser("gpulaunch profile", "What is known about jobs before they run.", WORDS)
+    """Return the parser of the word after it."""
+    return word_parser("profile", "What is known about jobs before they run.")
 
 
-def word_parsers() -> dict[str, Parser]:
-    """Return the parser of each word."""
-    listing = Parser("gpulaunch profile list", "Print the profiles that can be named.")
-    add_json(listing)
-    showing = Parser("gpulaunch profile show", "Print all that a profile says.")
-    showing.add_argument(
+def profile_show_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch profile show", "Print all that a profile says.")
+    parser.add_argument(
         "profile",
         metavar="PROFILE",
         help="name or file, and @ with what is asked of it: alexnet@batch=1",
     )
-    add_json(showing)
-    return {
-        "list": listing,
-        "show": showing,
-        "measure": make_measure_parser(),
-        "scan": make_scan_parser(),
-    }
+    add_json(parser)
+    return parser
 
 
-def _list(*, as_json: bool) -> None:
+def profile_show(arguments: Sequence[str]) -> int:
+    """Print one profile."""
+    options = profile_show_parser().parse_args(arguments)
+    path, profile = find_profile(options.profile), load_profile(options.profile)
+    if options.json:
+        print_json(profile_document(profile, path))
+    else:
+        draw(profile_text(profile, path), sys.stdout)
+    return 0
+
+
+def profile_list_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch profile list", "Print the profiles that can be named.")
+    add_json(parser)
+    return parser
+
+
+def profile_list(arguments: Sequence[str]) -> int:
     """Print the profiles: those of people first, then the benchmarks; variants below each."""
+    options = profile_list_parser().parse_args(arguments)
     profiles = []
     for name in profile_names():
         try:
             profiles.append((find_profile(name), load_profile(name).but(name=name)))
         except UsageError as problem:  # a broken file does not hide the others
             warn(problem.message)
-    if as_json:
+    if options.json:
         print_json([profile_document(profile, path) for path, profile in profiles])
-        return
+        return 0
 
     table = Grid(
         *("name", "pattern", "sensitive", *_FIGURES, "description"),
@@ -138,6 +104,7 @@ def _list(*, as_json: bool) -> None:
             table.add_row(*_cells(profile), description)
     estimated = any(profile.resources.estimated for _, profile in profiles)
     draw(Parts(table, *([Text("~ estimated", "dim")] if estimated else [])), sys.stdout)
+    return 0
 
 
 def _cells(profile: Profile) -> list[str]:

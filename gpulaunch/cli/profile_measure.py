@@ -8,7 +8,7 @@ from functools import partial
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import Warner, tell_of
-from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import read_line
 from gpulaunch.containers.engines import module_of, runs_containers
 from gpulaunch.containers.podman.command import read_command
@@ -70,7 +70,7 @@ def read_target(options: Namespace) -> tuple[str, str]:
     return path, name
 
 
-def make_measure_parser() -> Parser:
+def make_parser() -> Parser:
     """Return the parser of this command's own options."""
     parser = Parser(
         "gpulaunch profile measure",
@@ -135,18 +135,14 @@ def _parse_slice(text: str) -> float:
         raise UsageError(f"--slice: {problem.message}") from None
 
 
-def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Measure a job, and write the result.
 
     Args:
         arguments: arguments before the --.
         command: argv of the job; None if there is no --.
     """
-    if {"-h", "--help"} & {*arguments}:
-        prepare_stdout()
-        make_measure_parser().print_help()
-        return 0
-    options, words = make_measure_parser().parse_known_args(arguments)
+    options, words = make_parser().parse_known_args(arguments)
     given = _read_launch_options(words)
     if not command:
         raise UsageError("no command given", _USAGE)

@@ -25,7 +25,7 @@ _MOST_CSV_BYTES = 1 << 28
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
 
-def make_scan_parser() -> Parser:
+def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch profile scan",
@@ -52,8 +52,9 @@ def make_scan_parser() -> Parser:
     return parser
 
 
-def scan(options: Namespace) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Read a file, print the findings, and write those that belong into a profile."""
+    options = make_parser().parse_args(arguments)
     target = None
     if options.output is not None or options.name is not None:
         target = read_target(options)
@@ -66,7 +67,7 @@ def scan(options: Namespace) -> None:
     else:
         print("\n".join(lines))
     if target is None:
-        return
+        return 0
     path, name = target
     for line in keep(path, name, sections, guessed=True):
         warn(line)
@@ -74,6 +75,7 @@ def scan(options: Namespace) -> None:
         warn(f"nothing for a profile was found, and nothing is written to {path}")
     elif not options.quiet:
         say("info", f"written to {path}")
+    return 0
 
 
 def _read(options: Namespace, profile: str | None) -> Findings:
