@@ -12,8 +12,8 @@ from argparse import (
     BooleanOptionalAction,
     Namespace,
 )
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.cli.output import prepare_stdout
@@ -33,9 +33,13 @@ __all__ = [
     "add_json",
     "add_rows",
     "add_topology",
+    "value_by",
+    "whole_number",
     "with_parts",
     "written",
 ]
+
+_Value = TypeVar("_Value")
 
 _AND = "\0"  # between the values of an option that was given several times: no argument has one
 _PART = "--share:part"  # --share with a value, for argparse: nobody can mean it
@@ -298,3 +302,27 @@ def add_job(parser: Parser, nargs: str | None = None) -> None:
 def add_json(parser: Parser) -> None:
     """Add the option that every command that prints data has."""
     parser.add_argument("--json", action="store_true", help="print a JSON document")
+
+
+def whole_number(most: int) -> Callable[[str], int]:
+    """Return what reads a whole number from 1 to `most`, for an option's `type`."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
+        return int(text)
+
+    return read
+
+
+def value_by(parse: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Return what reads a value by this function, and names the option in messages of mistakes."""
+
+    def read(text: str) -> _Value:
+        try:
+            return parse(text)
+        except UsageError as problem:
+            hint = f": {problem.hint}" if problem.hint else ""
+            raise ArgumentTypeError(f"{problem.message}{hint}") from None
+
+    return read

@@ -56,6 +56,7 @@ from gpulaunch.lab.cluster.traffic import (
 from gpulaunch.lab.cluster.traffic_file import read_traffic_file
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.cluster_engines import read_place
+from gpulaunch.launch.options import one_of
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
 from gpulaunch.process.execute import execute
@@ -233,7 +234,7 @@ def _add_mapping(parser: Parser) -> None:
         "--policy",
         dest="mapping_policy",
         metavar="P",
-        type=_find_policy,
+        type=one_of(MAPPING_POLICIES, "policy"),
         default=DEFAULT_MAPPING_POLICY,
         help=f"{', '.join(map(_shown, MAPPING_POLICIES))} (default: "
         f"{_shown(DEFAULT_MAPPING_POLICY)})",
@@ -242,18 +243,6 @@ def _add_mapping(parser: Parser) -> None:
 
 def _shown(policy: str) -> str:
     return policy.replace("_", "-")
-
-
-def _find_policy(name: str) -> str:
-    """Return the policy of a name, which may be written with - or _."""
-    policy = name.replace("-", "_")
-    if policy not in MAPPING_POLICIES:
-        known = list(map(_shown, MAPPING_POLICIES))
-        raise UsageError(
-            f"unknown policy {quoted(name)}{did_you_mean(name, known)}",
-            f"known are {', '.join(known)}",
-        )
-    return policy
 
 
 def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
+from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser, value_by, whole_number
 from gpulaunch.cli.launch import Warner, tell_of
 from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import read_line
@@ -81,7 +81,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--runs",
         metavar="N",
-        type=_parse_runs,
+        type=whole_number(_MOST_RUNS),
         help="run the job so often; says how runs differ, and their 95th percentiles",
     )
     mode = parser.add_mutually_exclusive_group()
@@ -98,41 +98,27 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--iterations-from",
         metavar="REGEX",
-        type=_parse_progress,
+        type=value_by(_parse_progress),
         help="what it prints of its progress: one group, a number; so it can be cut, and gets a "
         "curve over its share of the SMs, too",
     )
     parser.add_argument(
         "--slice",
         metavar="TIME",
-        type=_parse_slice,
+        type=value_by(parse_duration),
         help="with --iterations-from: so much of each run is enough (default 30s)",
     )
     return parser
 
 
-def _parse_runs(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _MOST_RUNS:
-        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {_MOST_RUNS}")
-    return int(text)
-
-
 def _parse_progress(text: str) -> re.Pattern[bytes]:
-    said = f"--iterations-from: {quoted(text)}"
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
-        raise UsageError(f"{said} is no regular expression: {problem}") from None
+        raise UsageError(f"{quoted(text)} is no regular expression: {problem}") from None
     if progress.groups != 1:
-        raise UsageError(f"{said} has {progress.groups} groups: one is needed, the number")
+        raise UsageError(f"{quoted(text)} has {progress.groups} groups: one is needed, the number")
     return progress
-
-
-def _parse_slice(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except UsageError as problem:
-        raise UsageError(f"--slice: {problem.message}") from None
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:

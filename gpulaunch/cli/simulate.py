@@ -16,10 +16,17 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.batch.job_file import load_jobs
-from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import (
+    Namespace,
+    Parser,
+    add_json,
+    add_topology,
+    value_by,
+    whole_number,
+)
 from gpulaunch.cli.output import Document, print_json, rounded, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
-from gpulaunch.errors import FailedError, UsageError, counted, printable, quoted
+from gpulaunch.errors import FailedError, UsageError, counted, printable
 from gpulaunch.files.document import install_hint
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import document_text, make_directory, write_bytes
@@ -124,7 +131,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_list_parser(OPTIONS["policy"].parse),
+        type=_each(OPTIONS["policy"].parse),
         default=[DEFAULT_POLICY],
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )
@@ -137,14 +144,14 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--machines",
         metavar="N",
-        type=_number_parser(_MOST_MACHINES),
+        type=whole_number(_MOST_MACHINES),
         default=1,
         help="so many alike",
     )
     parser.add_argument(
         "--time-model",
         metavar="M,...",
-        type=_list_parser(one_of(MODELS, "time model")),
+        type=_each(one_of(MODELS, "time model")),
         default=["bandwidth"],
         help="what makes jobs slower: fixed (nothing), bandwidth (default), interference, sharing",
     )
@@ -156,7 +163,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--count",
         metavar="N",
-        type=_number_parser(_MOST_JOBS),
+        type=whole_number(_MOST_JOBS),
         default=300,
         help="how many of them",
     )
@@ -170,27 +177,9 @@ def make_parser() -> Parser:
     return parser
 
 
-def _list_parser(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Return a parser of values separated by commas, which leaves out repeated ones."""
-
-    def read(text: str) -> list[Any]:
-        try:
-            return list(dict.fromkeys(map(parse, text.split(","))))
-        except UsageError as problem:
-            raise ArgumentTypeError(
-                ": ".join(filter(None, (problem.message, problem.hint)))
-            ) from None
-
-    return read
-
-
-def _number_parser(most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
-        return int(text)
-
-    return parse
+def _each(parse: Callable[[str], str]) -> Callable[[str], list[str]]:
+    """Return what reads values separated by commas, and leaves out repeated ones."""
+    return value_by(lambda text: list(dict.fromkeys(map(parse, text.split(",")))))
 
 
 def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
