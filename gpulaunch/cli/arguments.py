@@ -20,23 +20,13 @@ from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
 
-__all__ = [
+__all__ = [  # besides what is defined here: this is the only door to argparse
     "SUPPRESS",
     "Action",
     "ArgumentParser",
     "ArgumentTypeError",
     "BooleanOptionalAction",
-    "LaunchParser",
     "Namespace",
-    "Parser",
-    "add_job",
-    "add_json",
-    "add_rows",
-    "add_topology",
-    "value_by",
-    "whole_number",
-    "with_parts",
-    "written",
 ]
 
 _Value = TypeVar("_Value")
@@ -270,20 +260,6 @@ def with_parts(arguments: Sequence[str]) -> list[str]:
 def _is_part(word: str) -> bool:
     """Return whether a word is a part of a GPU, such as 1/2, 0.5 or 50%: no command is."""
     return word[:1] in tuple("0123456789.") and set(word) <= set("0123456789./% ")
-
-
-def written(given: Given) -> list[str]:
-    """Return options as words of a command line."""
-    words = []
-    for name, (flag, text) in given.items():
-        if flag in ("-o", "--option") or not flag.startswith("-"):
-            words += ["-o", f"{name}={text}"]
-        elif OPTIONS[name].value:
-            for one in text.split(_AND):
-                words += [f"{flag}={one}"] if one.startswith("-") else [flag, one]
-        else:
-            words.append(flag if text in ("true", "false") else f"{flag}={text}")
-    return words
 
 
 def add_topology(parser: Parser) -> None:

@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.cli.launch import Reporter, Warner, carry_out
+from gpulaunch.cli.launch import Reporter, carry_out, tell_of
 from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import DockerLine
 from gpulaunch.decide.decision import Refuse, Wait
@@ -43,9 +43,10 @@ def _carry_out(options: Options, line: DockerLine) -> int:
     """Carry out what has to know the launch before docker's client asks for its container."""
     from gpulaunch.launch.read_compose import read_project_launch  # late: few are compose's
 
-    warner = Warner(options)
-    launch = read_project_launch(options, line, warner.warn)[1] if line.is_compose else None
-    launch = launch or first_launch(options, line, warner)
+    launch = None
+    if line.is_compose:
+        _, launch = read_project_launch(options, line, tell_of(options))
+    launch = launch or first_launch(options, line, Reporter(options, is_first=False))
 
     def run_job(launch: Launch, events: Events) -> int:
         if launch.wait:

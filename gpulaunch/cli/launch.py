@@ -112,15 +112,7 @@ def _run(
     told: "Detached | None",
     run_job: "RunJob",
 ) -> int:
-    """Run a launch, and return or raise its outcome.
-
-    Args:
-        options: its options.
-        launch: the launch.
-        before: the launches that it comes after.
-        told: what it was told if it has been detached, or None.
-        run_job: what runs it.
-    """
+    """Run a launch, detached if it was told so, and return or raise its outcome."""
     reporter = Reporter(options)
     try:
         reporter.concerns(launch, before)
@@ -141,19 +133,7 @@ def _run(
     return exit_like(status)
 
 
-class Warner(Events):
-    """Prints warnings, unless they are not wanted, and tells nothing else."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-
-    def warn(self, text: str) -> None:
-        """Print a warning."""
-        if not self._options.quiet:
-            warn_on_stderr(text)
-
-
-class Reporter(Warner):
+class Reporter(Events):
     """The reporter of a launch's course on stderr, and to whoever else is to hear of it.
 
     Args:
@@ -162,7 +142,7 @@ class Reporter(Warner):
     """
 
     def __init__(self, options: Options, *, is_first: bool = True) -> None:
-        super().__init__(options)
+        self._options = options
         self._talks = not options.quiet and options.json_status_fd is None
         self._joined_s: float | None = None
         self._listeners: list[Events] = []
@@ -173,6 +153,10 @@ class Reporter(Warner):
         self._history: LaunchInHistory | None = None
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        tell_of(self._options)(text)
 
     def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
         """Say which launch it is; of docker's this is known once its client asks for a container.
@@ -247,7 +231,7 @@ class Reporter(Warner):
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
         self._answer(number=number, start=start)
-        explain_refusal(self._launch, self._options)
+        self._explain(self._launch)
 
     def first(self, reason: str, waited_s: float) -> None:
         """Report that the launch has become the first in the queue."""
@@ -303,8 +287,28 @@ class Reporter(Warner):
 
     def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
         """Return the error of a launch that does not get its GPUs, with a hint what to do."""
-        explain_refusal(launch, self._options)
-        return refusal(launch, decision, self._options)
+        self._explain(launch)
+        if isinstance(decision, Refuse):
+            return UsageError(decision.reason)
+        options = self._options
+        where = f" --topology {options.topology}" if "topology" in options.given else ""
+        hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
+        asked = launch.container.asked if launch.container else None
+        if asked and asked.number == "all" and launch.request.gpus is None:
+            hint = (
+                "add --wait to queue, or -n 1 for one GPU; "
+                "the setting all_gpus says what 'all' means"
+            )
+        if options.quiet:
+            return WouldWaitError(decision.reason, hint)
+        return would_wait(launch, open_table_of(launch, _ignore), decision.reason, hint)
+
+    def _explain(self, launch: Launch) -> None:
+        """Say with --explain why a launch does not get its GPUs."""
+        if self._options.explain:
+            from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
+
+            explain_on_stderr(launch, *preview(launch, _ignore))
 
 
 def _duration(seconds: float) -> str:
@@ -334,30 +338,5 @@ def _gpus_of(launch: Launch, keeper: Keeper) -> str:
     return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
 
-def refusal(launch: Launch, outcome: Wait | Refuse, options: Options) -> GpulaunchError:
-    """Return the error of a launch that was not granted its GPUs, with a hint what to do."""
-    if isinstance(outcome, Refuse):
-        return UsageError(outcome.reason)
-    typed = "topology" in options.given
-    where = f" --topology {options.topology}" if typed else ""
-    hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
-    asked = launch.container.asked if launch.container else None
-    if asked and asked.number == "all" and launch.request.gpus is None:
-        hint = (
-            "add --wait to queue, or -n 1 for one GPU; the setting all_gpus says what 'all' means"
-        )
-    if options.quiet:
-        return WouldWaitError(outcome.reason, hint)
-    return would_wait(launch, open_table_of(launch, _ignore), outcome.reason, hint)
-
-
 def _ignore(text: str) -> None:
     """Drop a warning."""
-
-
-def explain_refusal(launch: Launch, options: Options) -> None:
-    """Say with --explain why a launch does not get its GPUs."""
-    if options.explain:
-        from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
-
-        explain_on_stderr(launch, *preview(launch, _ignore))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser, value_by, whole_number
-from gpulaunch.cli.launch import Warner, tell_of
+from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import read_line
 from gpulaunch.containers.engines import module_of, runs_containers
@@ -219,7 +219,7 @@ def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
     if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(options, job.command, name=name, warn=warn)
     if module_of(job.command[0]).endswith("docker"):
-        return first_launch(options, read_line(job.command), Warner(options))
+        return first_launch(options, read_line(job.command), Reporter(options, is_first=False))
     found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):
         what = f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpulaunch.cli.arguments import LaunchParser, written
+from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.options import OPTIONS, Options
 
@@ -43,13 +43,6 @@ def test_mistakes_on_a_line(line: str) -> None:
         LaunchParser(OPTIONS.values()).read(line.split())
     told = (caught.value.message, caught.value.hint)
     assert told[: len(MISTAKES[line])] == MISTAKES[line]
-
-
-def test_options_are_written_as_they_are_read() -> None:
-    """Options as words of another command line read the same."""
-    line = ["-n", "2", "--share=1/2", "--no-wait", "--name=-x", "-o", "queue=fifo", "--after", "a"]
-    given, _ = LaunchParser(OPTIONS.values()).read(line)
-    assert LaunchParser(OPTIONS.values()).read(written(given)) == (given, None)
 
 
 def test_what_only_a_command_line_sets() -> None:
