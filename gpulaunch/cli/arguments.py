@@ -15,7 +15,7 @@ from argparse import (
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.commands import EXAMPLES
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
@@ -66,9 +66,9 @@ class Parser(argparse.ArgumentParser):
         add_help: bool = True,
         epilog: str | None = None,
     ) -> None:
-        row = COMMANDS.get(prog.removeprefix("gpulaunch "))
-        if row and row.example and not epilog:
-            epilog = f"example: {row.example}"
+        example = EXAMPLES.get(prog.removeprefix("gpulaunch "))
+        if example:
+            epilog = f"example: {example}"
         super().__init__(
             prog=prog,
             description=description,

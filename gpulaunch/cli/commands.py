@@ -26,7 +26,6 @@ class Command(Record):
         runs_a_command: whether it takes a command of the user after `--`; its main gets that, or
             None, as a second argument.
         file: the file of gpulaunch.cli that it is in with others; WORD.py if empty.
-        example: line that shows its use, at the end of its --help; "" for none.
     """
 
     word: str
@@ -34,7 +33,6 @@ class Command(Record):
     summary: str
     runs_a_command: bool = False
     file: str = ""
-    example: str = ""
 
     def run(self, *arguments: Any) -> int:  # noqa: ANN401
         """Run it with its arguments, and the user's command if it takes one."""
@@ -51,95 +49,87 @@ class Command(Record):
         return getattr(module, f"{name}{ending}" if self.file else alone)
 
 
-ROWS = (
-    Command("status", "", "who has which GPUs, and who waits; also ps"),
-    Command("top", "", "the same on a live screen, GPU by GPU"),
-    Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
-    Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
-    Command("profile", "WORD", "what is known about jobs: list, show, measure, scan"),
-    Command("profile list", "", "the profiles that can be named", file="profile"),
-    Command("profile show", "", "all that one profile says", file="profile"),
-    Command(
-        "profile measure",
-        "",
-        "run a job, and write what it uses into its profile",
-        runs_a_command=True,
+GROUPS = {
+    "jobs": (
+        Command("batch", "FILE", "run a file of jobs, one launch after the other"),
+        Command("free", "ID", "end a job or leave the queue, or --mine; also cancel"),
+        Command("logs", "NAME", "the output of a detached job", file="logs"),
+        Command("attach", "NAME", "go to the terminal of a detached job", file="logs"),
+        Command("wait", "NAME", "sleep until jobs have ended, and end as they did", file="logs"),
+        Command("reserve", "", "hold GPUs for a shell, a notebook, the steps of a CI job"),
     ),
-    Command("profile scan", "", "read a job's source, or a log of it, and run nothing"),
-    Command(
-        "free",
-        "ID",
-        "end a job or leave the queue, or --mine; also cancel",
-        example="gpulaunch free 4f1c",
+    "what is there": (
+        Command("status", "", "who has which GPUs, and who waits; also ps"),
+        Command("top", "", "the same on a live screen, GPU by GPU"),
+        Command("topo", "", "the link matrix"),
+        Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
+        Command("doctor", "", "what works here, and how GPUs get into containers"),
     ),
-    Command(
-        "reserve",
-        "",
-        "hold GPUs for a shell, a notebook, the steps of a CI job",
-        example="gpulaunch reserve -n 2 --for 2h",
+    "knowing a job before it runs": (
+        Command("profile", "WORD", "what is known about jobs: list, show, measure, scan"),
+        Command("profile list", "", "the profiles that can be named", file="profile"),
+        Command("profile show", "", "all that one profile says", file="profile"),
+        Command(
+            "profile measure",
+            "",
+            "run a job, and write what it uses into its profile",
+            runs_a_command=True,
+        ),
+        Command("profile scan", "", "read a job's source, or a log of it, and run nothing"),
+        Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
+        Command("simulate", "", "replay a file of jobs on a described machine"),
     ),
-    Command(
-        "logs",
-        "NAME",
-        "the output of a detached job",
-        file="logs",
-        example="gpulaunch logs -f exp7",
+    "the machine, and past one machine": (
+        Command("setup", "", "make /run/gpulaunch, the table's place (as root)", file="setup"),
+        Command("drain", "GPU", "take a GPU out of service, with a reason (as root)", file="setup"),
+        Command("undrain", "GPU", "put a drained GPU into service again (as root)", file="setup"),
+        Command("cluster", "WORD", "past one machine: which rank on which node, core and GPU"),
+        Command(
+            "cluster map",
+            "",
+            "which rank on which node, core and GPU of a described cluster",
+            file="cluster",
+        ),
+        Command(
+            "cluster run",
+            "",
+            "run a command's ranks where such a map puts them, in an allocation",
+            runs_a_command=True,
+            file="cluster",
+        ),
+        Command("cluster node", "", "", file="cluster"),
+        Command("mcp", "", "let agents look and launch, by the Model Context Protocol"),
+        Command("completion", "", "a script by which bash, zsh or fish completes words"),
+        Command("help", "COMMAND", "this, or the help of a command"),
     ),
-    Command("attach", "NAME", "go to the terminal of a detached job", file="logs"),
-    Command("wait", "NAME", "sleep until jobs have ended, and end as they did", file="logs"),
-    Command(
-        "drain",
-        "GPU",
-        "take a GPU out of service, with a reason (as root)",
-        file="setup",
-        example="gpulaunch drain 3 --reason 'fan is loud'",
-    ),
-    Command(
-        "undrain",
-        "GPU",
-        "put a drained GPU into service again (as root)",
-        file="setup",
-        example="gpulaunch undrain 3",
-    ),
-    Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
-    Command(
-        "batch",
-        "FILE",
-        "run a file of jobs, one launch after the other",
-        example="gpulaunch batch jobs.toml",
-    ),
-    Command(
-        "simulate",
-        "",
-        "replay a file of jobs on a described machine",
-        example="gpulaunch simulate --topology dgx1-v100 --jobs jobs.toml",
-    ),
-    Command("cluster", "WORD", "past one machine: which rank on which node, core and GPU"),
-    Command(
-        "cluster map",
-        "",
-        "which rank on which node, core and GPU of a described cluster",
-        file="cluster",
-    ),
-    Command(
-        "cluster run",
-        "",
-        "run a command's ranks where such a map puts them, in an allocation",
-        runs_a_command=True,
-        file="cluster",
-    ),
-    Command("cluster node", "", "", file="cluster"),
-    Command("doctor", "", "what works here, and how GPUs get into containers"),
-    Command("mcp", "", "let agents look and launch, by the Model Context Protocol"),
-    Command("setup", "", "make /run/gpulaunch, the table's place (as root)", file="setup"),
-    Command("completion", "", "a script by which bash, zsh or fish completes words"),
-    Command("help", "COMMAND", "this, or the help of a command", example="gpulaunch help launch"),
-)
+}
+"""The commands in the groups of the help."""
 
-COMMANDS = {command.word: command for command in ROWS if " " not in command.word}
+COMMANDS: dict[str, Command] = {}
+"""The commands of one word."""
 
-TWO_WORDS = {command.word: command for command in ROWS if " " in command.word}
-"""The commands of two words; the first of these is a row of COMMANDS, too."""
+TWO_WORDS: dict[str, Command] = {}
+"""The commands of two words; the first of these is one of COMMANDS, too."""
+
+for _group in GROUPS.values():
+    for _row in _group:
+        if " " in _row.word:
+            TWO_WORDS[_row.word] = _row
+        else:
+            COMMANDS[_row.word] = _row
+
+EXAMPLES = {
+    "batch": "gpulaunch batch jobs.toml",
+    "drain": "gpulaunch drain 3 --reason 'fan is loud'",
+    "free": "gpulaunch free 4f1c",
+    "help": "gpulaunch help launch",
+    "logs": "gpulaunch logs -f exp7",
+    "reserve": "gpulaunch reserve -n 2 --for 2h",
+    "simulate": "gpulaunch simulate --topology dgx1-v100 --jobs jobs.toml",
+    "topo": "gpulaunch topo --topology dgx1-v100",
+    "undrain": "gpulaunch undrain 3",
+}
+"""Word -> line that shows its use, at the end of its --help."""
 
 OTHER_NAMES = {"cancel": "free", "ps": "status"}
 """Words of other programs that are commands here, too."""

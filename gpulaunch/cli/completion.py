@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, ROWS, TWO_WORDS
+from gpulaunch.cli.commands import COMMANDS, GROUPS, OTHER_NAMES, TWO_WORDS
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS, make_launch_parser
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.history.read import RECENT_S, read_history
@@ -156,9 +156,10 @@ def make_parser() -> Parser:
 def all_parsers() -> dict[str, Parser]:
     """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
     parsers: dict[str, Parser] = {"": make_launch_parser()}
-    for command in ROWS:
-        if command.summary:
-            parsers[command.word] = command.make_parser()
+    for commands in GROUPS.values():
+        for command in commands:
+            if command.summary:
+                parsers[command.word] = command.make_parser()
     return parsers
 
 

@@ -7,18 +7,10 @@ from shlex import join
 from textwrap import wrap
 
 from gpulaunch.cli.arguments import LaunchParser, Parser, add_rows
-from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, TWO_WORDS, run_command
+from gpulaunch.cli.commands import COMMANDS, GROUPS, OTHER_NAMES, TWO_WORDS, run_command
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, nearest, printable, quoted
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
-
-_COMMANDS = {
-    "jobs": "run docker batch free logs attach wait reserve",
-    "what is there": "status top topo history doctor",
-    "knowing a job before it runs": "profile plan simulate",
-    "the machine, and past one machine": "setup drain undrain cluster mcp completion help",
-}
-"""Titles of groups with their commands."""
 
 _USED_MOST = "gpus profile wait time_limit memory only name share topology dry_run"
 
@@ -26,7 +18,7 @@ WORDS_WITHOUT_ROWS = {
     "run": "run a command; the word may be left out",
     "docker": "and podman: run, create, start and compose up get GPUs",
 }
-"""Summaries of words that have no row in the table of commands."""
+"""Summaries of words that have no row in the table of commands; jobs, like the first of those."""
 
 _EXAMPLES = """\
 examples:
@@ -52,7 +44,7 @@ What may be set, from the first of these that says it:
   -o NAME=VALUE on the command line; some have an option of their own, too
   GPULAUNCH_NAME in the environment
   name = "value" in ~/.config/gpulaunch/config.toml, then /etc/gpulaunch/config.toml"""
-_SETTINGS_COLUMN = 22
+_SETTINGS_COLUMN, _COMMANDS_COLUMN = 22, 15
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -140,35 +132,29 @@ def _print_settings() -> None:
             group = title
             print(f"\n{group}:")
         value = f"{row.value}: " if row.value else "true|false: "
-        _print_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN)
+        width = max(20, shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2)
+        print("\n".join(_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN, width)))
 
 
-def _print_entry(name: str, text: str, column: int) -> None:
-    first, *others = wrap(text, max(20, shutil.get_terminal_size().columns - column - 2))
-    print(f"  {name:<{column - 3}} {first}")
-    for other in others:
-        print(f"{'':<{column}}{other}")
+def _entry(name: str, text: str, column: int, width: int) -> list[str]:
+    """Return the lines of a name, and of a text beside it from a column on."""
+    first, *others = wrap(text, width)
+    return [f"  {name:<{column - 3}} {first}", *(f"{'':<{column}}{other}" for other in others)]
 
 
 def _command_groups() -> str:
-    """Return one line for each command, in groups: its word, its arguments and its summary."""
-    summaries = {
-        row.word: (f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()
-    }
-    summaries |= {word: (word, summary) for word, summary in WORDS_WITHOUT_ROWS.items()}
-    groups = {title: words.split() for title, words in _COMMANDS.items()}
-    grouped = {word for words in groups.values() for word in words}
-    if others := [word for word in summaries if word not in grouped]:
-        groups["others"] = others
+    """Return one entry for each command, in groups: its word, its arguments and its summary."""
     lines = []
-    for title, words in groups.items():
+    entries = dict(WORDS_WITHOUT_ROWS)
+    for title, commands in GROUPS.items():
+        for command in commands:
+            if " " not in command.word:
+                entries[f"{command.word} {command.arguments}".rstrip()] = command.summary
         lines.append(f"{title}:")
-        for word in words:
-            shown, summary = summaries[word]
-            first, *others = wrap(summary, 62)
-            lines.append(f"  {shown:<12} {first}")
-            lines += [f"  {'':<12} {other}" for other in others]
+        for shown, summary in entries.items():
+            lines += _entry(shown, summary, _COMMANDS_COLUMN, 62)
         lines.append("")
+        entries = {}
     return "\n".join(lines[:-1])
 
 

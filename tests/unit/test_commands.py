@@ -6,7 +6,7 @@ import pytest
 
 from gpulaunch import cli
 from gpulaunch.cli import main
-from gpulaunch.cli.commands import COMMANDS, Command
+from gpulaunch.cli.commands import COMMANDS, GROUPS, Command
 from gpulaunch.errors import UsageError
 
 
@@ -18,7 +18,9 @@ def test_a_new_command_is_one_module_and_one_row(
         "def main(arguments):\n    print('hello', *arguments)\n    return 3\n"
     )
     monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
-    monkeypatch.setitem(COMMANDS, "greet", Command("greet", "NAME", "say hello"))
+    row = Command("greet", "NAME", "say hello")
+    monkeypatch.setitem(COMMANDS, "greet", row)
+    monkeypatch.setitem(GROUPS, "greetings", (row,))
     assert main.run(["greet", "--loud", "you"]) == 3
     assert capsys.readouterr().out == "hello --loud you\n"
     main.run(["--help"])
