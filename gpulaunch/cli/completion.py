@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -163,9 +163,8 @@ def all_parsers() -> dict[str, Parser]:
     return parsers
 
 
-def whole_parser() -> ArgumentParser:
+def _whole_parser(parsers: Mapping[str, Parser]) -> ArgumentParser:
     """Return one parser of the whole command line: a launch's options, and all commands."""
-    parsers = all_parsers()
     summaries = {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
     summaries |= {name: summaries[word] for name, word in OTHER_NAMES.items()}
     root = ArgumentParser("gpulaunch", parents=[parsers[""]], add_help=False)
@@ -188,9 +187,9 @@ def completion_script(shell: str) -> str:
     """Return the script for "bash", "zsh" or "fish"."""
     import shtab
 
-    root = whole_parser()
+    parsers = all_parsers()
     functions: dict[str, str] = {}
-    for parser in (root, *_below(root)):
+    for parser in parsers.values():
         for action in parser._actions:  # noqa: SLF001  argparse has no other door to them
             if isinstance(action.metavar, str) and action.metavar.islower():
                 action.choices = action.metavar.split("|")  # such as keep|end
@@ -198,27 +197,18 @@ def completion_script(shell: str) -> str:
             if by:
                 action.complete = {shell: _function(shell, by, functions)}  # type: ignore[attr-defined]
     preamble = {shell: "\n".join(functions.values())}
-    script = shtab.complete(root, shell, preamble=cast("Any", preamble))
+    script = shtab.complete(_whole_parser(parsers), shell, preamble=cast("Any", preamble))
     engines = (" " if shell == "fish" else " | ").join(_ENGINES)
     return f"{script}\n{_OTHERS_LINE[shell].replace('@engines@', engines)}"
-
-
-def _below(parser: ArgumentParser) -> Iterator[ArgumentParser]:
-    for action in parser._get_positional_actions():  # noqa: SLF001
-        for one in action.choices.values() if isinstance(action.choices, dict) else ():
-            if isinstance(one, ArgumentParser):
-                yield one
-                yield from _below(one)
 
 
 def _completed_by(action: Action) -> str:
     """Return what completes an argument's value: kinds of names, or what the shell has."""
     if action.nargs == 0 or action.choices:
         return ""
-    if action.dest in OPTIONS and action.option_strings[-1:] == list(
-        OPTIONS[action.dest].flags[-1:]
-    ):
-        return OPTIONS[action.dest].names
+    row = OPTIONS.get(action.dest)
+    if row and action.option_strings[-1:] == list(row.flags[-1:]):
+        return row.names
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     keys = (*action.option_strings, action.dest, metavar, *metavar.split("|"))
     return next((_COMPLETED_BY[key] for key in keys if key in _COMPLETED_BY), "")
@@ -237,13 +227,11 @@ def _function(shell: str, kinds: str, functions: dict[str, str]) -> str:
     return name
 
 
-def _with_dashes(names: Iterable[str]) -> list[str]:
-    return [name.replace("_", "-") for name in names]
-
-
-def _words() -> list[str]:
-    """Return the second words of commands, such as "map" of "cluster map"."""
-    return [name.partition(" ")[2] for name, command in TWO_WORDS.items() if command.summary]
+def _words() -> Iterator[str]:
+    """Yield the second words of commands, such as "map" of "cluster map"."""
+    for name, command in TWO_WORDS.items():
+        if command.summary:
+            yield name.partition(" ")[2]
 
 
 def _jobs() -> Iterator[str]:
@@ -259,6 +247,10 @@ def _leases() -> Iterator[str]:
     for record in records:
         if os.geteuid() in (0, record.user_id):
             yield from filter(None, (record.name, record.id))
+
+
+def _with_dashes(names: Iterable[str]) -> list[str]:
+    return [name.replace("_", "-") for name in names]
 
 
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
