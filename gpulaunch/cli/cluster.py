@@ -248,13 +248,10 @@ def _shown(policy: str) -> str:
 def _pose(options: Namespace, cluster: Cluster) -> MappingProblem:
     slots = sum(node.slots for node in cluster.nodes)
     ranks = slots if options.ranks is None else options.ranks
-    if options.ranks is not None and ranks < 1:
-        raise UsageError(f"--ranks: {ranks} requested, and 1 is the least")
-    if ranks > slots or not ranks:
-        asked = f"{ranks} ranks requested, each" if ranks else "ranks requested, each"
-        raise UsageError(
-            f"{asked} with a core and a GPU of its own: {_resources(cluster)}, and take {slots}"
-        )
+    if not 0 < ranks <= slots:
+        asked = "ranks" if options.ranks is None else f"{ranks} ranks"
+        each = "each with a core and a GPU of its own"
+        raise UsageError(f"{asked} requested, {each}: {_resources(cluster)}, and take {slots}")
     cpu = read_traffic("--cpu-pattern", options.cpu_pattern, ranks)
     gpu = read_traffic("--gpu-pattern", options.gpu_pattern, ranks)
     return MappingProblem(cluster, cpu, gpu)
