@@ -6,10 +6,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
-from gpulaunch.batch.results_file import Result, ResultsFile
-from gpulaunch.batch.run import Batch
-from gpulaunch.batch.tasks import Task, plan_tasks, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_rows, add_topology, with_parts
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
@@ -17,6 +13,9 @@ from gpulaunch.files.data_files import make_own
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home
+from gpulaunch.launch.batch import Batch, Result, ResultsFile
+from gpulaunch.launch.batch_tasks import Task, plan_tasks, read_tasks
+from gpulaunch.launch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
 from gpulaunch.launch.options import OPTIONS, Options
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by

@@ -15,7 +15,6 @@ from io import BytesIO
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
-from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.arguments import (
     Namespace,
     Parser,
@@ -36,6 +35,7 @@ from gpulaunch.lab.simulate.measures import Replay, ReplayedJob, measure, quarti
 from gpulaunch.lab.simulate.read_simulation import read_trace
 from gpulaunch.lab.simulate.simulator import SIMULATED_MODELS, generate_trace
 from gpulaunch.lab.simulate.time_model import MODELS
+from gpulaunch.launch.job_file import load_jobs
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine

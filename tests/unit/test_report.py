@@ -8,12 +8,12 @@ from tempfile import NamedTemporaryFile
 from xml.etree import ElementTree as ET
 
 import gpulaunch
-from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.simulate import INDEX, lanes_of, replays_document, replays_rows, report_files
 from gpulaunch.files.write import document_text
 from gpulaunch.lab.simulate.event_loop import Rules, simulate
 from gpulaunch.lab.simulate.measures import Replay, measure
 from gpulaunch.lab.simulate.read_simulation import read_trace
+from gpulaunch.launch.job_file import load_jobs
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
 

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.lab.simulate.machines import SimulatedJob
+from gpulaunch.launch.job_file import Entry, JobFile
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_request
 from gpulaunch.launch.surroundings import Surroundings

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.batch.job_file import load_jobs, read_jobs
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State, Wait
 from gpulaunch.decide.request import select_gpus
@@ -17,6 +16,7 @@ from gpulaunch.lab.simulate.generate import GENERATORS
 from gpulaunch.lab.simulate.measures import Replay, measure
 from gpulaunch.lab.simulate.read_simulation import Trace, TraceReader, read_trace
 from gpulaunch.lab.simulate.time_model import MODELS, yardstick_of
+from gpulaunch.launch.job_file import load_jobs, read_jobs
 from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse

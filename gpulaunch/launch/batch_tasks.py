@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from shutil import which
 
-from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Refuse, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Sharing
 from gpulaunch.errors import UsageError, counted, quoted
 from gpulaunch.files.units import format_duration
+from gpulaunch.launch.job_file import Entry, JobFile
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import split_after

@@ -1,1 +1,0 @@
-"""Batches: a file of jobs, each run by an ordinary launch."""
