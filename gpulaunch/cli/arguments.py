@@ -62,22 +62,13 @@ class Parser(argparse.ArgumentParser):
         prog: str,
         description: str = "",
         usage: str | None = None,
-        *,
-        add_help: bool = True,
-        epilog: str | None = None,
+        **more: Any,  # noqa: ANN401
     ) -> None:
         example = EXAMPLES.get(prog.removeprefix("gpulaunch "))
         if example:
-            epilog = f"example: {example}"
-        super().__init__(
-            prog=prog,
-            description=description,
-            usage=usage,
-            allow_abbrev=False,
-            add_help=add_help,
-            epilog=epilog,
-            formatter_class=_LineFormatter,
-        )
+            more["epilog"] = f"example: {example}"
+        more |= {"allow_abbrev": False, "formatter_class": _LineFormatter}
+        super().__init__(prog, usage, description, **more)
         self.color = False  # of Python 3.14: the text is the same for all versions
 
     def print_help(self, file: Any = None) -> None:  # noqa: ANN401

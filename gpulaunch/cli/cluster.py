@@ -12,7 +12,7 @@ from shutil import rmtree
 
 from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.help import word_parser
-from gpulaunch.cli.output import Document, print_json, warn
+from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import (
@@ -334,6 +334,7 @@ def _of_profile(name: str, ranks: int) -> RankTraffic:
 def cluster_run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Map the ranks of a command, and turn into the program that starts them."""
     options = cluster_run_parser().parse_args(arguments)
+    prepare_stdout()
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
