@@ -1,15 +1,23 @@
 """GPUs that a program holds."""
 
+import json
 import os
+import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
+from io import FileIO
 from types import TracebackType
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.companions import GroupCompanion
 from gpulaunch.launch.launch import Keeper
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.lease import Share
+from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.process.apart import run_apart
+from gpulaunch.process.companion import forget_environment
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 _applied: "dict[int, HeldLease]" = {}
@@ -24,6 +32,72 @@ def environment_around() -> dict[str, str]:
     if lease := _applied.get(os.getpid()):
         lease.restore(around)
     return around
+
+
+_DONE = b"."
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PROGRAM = (
+    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
+    "from gpulaunch.api import held_lease; held_lease.leave_when_told(sys.argv[2])"
+)
+
+
+class GroupCompanion:
+    """A process that leaves the share group if this program is killed.
+
+    It is started anew, since a fork of a program with threads is not safe.
+
+    Args:
+        share: this process's share of the GPUs, with a pipe directory.
+        record_fd: descriptor of the lease's record.
+    """
+
+    def __init__(self, share: Share, record_fd: int) -> None:
+        import subprocess  # late: few programs share
+
+        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        # Closed with this object, also if the lease is thrown away without a release.
+        self._word = FileIO(write_end, "w")
+        # A new open file description, which does not hold the lock of the record.
+        record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
+        try:
+            self._process = subprocess.Popen(  # noqa: S603
+                [
+                    *(sys.executable, "-c", _PROGRAM, _PACKAGE),
+                    json.dumps([read_end, record_reader, share.group, share.pipe_directory]),
+                ],
+                pass_fds=(read_end, record_reader),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+            os.close(record_reader)
+
+    def dismiss(self) -> None:
+        """End the companion; call it when the group has been left."""
+        with suppress(OSError):
+            self._word.write(_DONE)
+        self._word.close()
+        self._process.wait()
+
+
+def leave_when_told(argument: str) -> None:
+    """Wait, and leave the group unless the program says that it has done so.
+
+    Args:
+        argument: JSON that GroupCompanion wrote.
+    """
+    from gpulaunch.sharing.share_group import ShareGroup  # late: few programs share
+
+    forget_environment()
+    read_end, record_reader, uuids, directory = json.loads(argument)
+    if os.read(read_end, 1) != _DONE:
+        wait_until_unlocked(record_reader)
+        ShareGroup(open_table(described=True, warn=lambda _: None), uuids, directory).leave()
 
 
 class HeldLease:
@@ -169,7 +243,7 @@ def _start_companion(keeper: Keeper) -> GroupCompanion | None:
     share = keeper.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    return GroupCompanion(keeper.lease, keeper.record.fd)
+    return GroupCompanion(share, keeper.record.fd)
 
 
 def _leave_group(keeper: Keeper, companion: GroupCompanion) -> None:

@@ -19,10 +19,14 @@ from gpulaunch.history.line import taken
 from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
-from gpulaunch.launch.outside_use import find_strays
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.surroundings import read_surroundings, shown_settings, shown_table
+from gpulaunch.launch.surroundings import (
+    find_strays,
+    read_surroundings,
+    shown_settings,
+    shown_table,
+)
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding

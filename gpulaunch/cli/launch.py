@@ -16,10 +16,9 @@ from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.listeners import LaunchInHistory, notifiers_of
 from gpulaunch.launch.options import Given, Options
-from gpulaunch.launch.outside_use import see_again
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table_of, see_again
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import gpus_called

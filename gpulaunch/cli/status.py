@@ -15,9 +15,8 @@ from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.read import read_dependent
-from gpulaunch.launch.outside_use import find_strays, read_containers, with_containers
 from gpulaunch.launch.past import before_queue
-from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.launch.surroundings import find_strays, read_containers, read_shown, with_containers
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
 from gpulaunch.leases.lease import Lease, Ticket

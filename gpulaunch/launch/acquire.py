@@ -13,7 +13,7 @@ from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
 from gpulaunch.errors import NotShareableError
 from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
 from gpulaunch.launch.launch import Events, K, Launch
-from gpulaunch.launch.outside_use import see_again
+from gpulaunch.launch.surroundings import see_again
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record import published
 from gpulaunch.leases.table import Table

@@ -6,8 +6,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.outside_use import name_strays, see_again
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import name_strays, open_table_of, see_again
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.holders import who_has_what

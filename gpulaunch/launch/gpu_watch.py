@@ -15,7 +15,7 @@ from contextlib import suppress
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.launch import Events, Keeper
-from gpulaunch.launch.outside_use import find_strays
+from gpulaunch.launch.surroundings import find_strays
 from gpulaunch.leases.holders import name_job
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import are_busy, load_driver, watch_faults

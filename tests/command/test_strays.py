@@ -16,7 +16,7 @@ from fake_nvml import FakeNvml
 from values import box, lease
 
 import gpulaunch
-from gpulaunch.launch.outside_use import find_strays, name_strays
+from gpulaunch.launch.surroundings import find_strays, name_strays
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.system import identify
 

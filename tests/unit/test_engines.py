@@ -9,7 +9,7 @@ from values import cases
 
 from gpulaunch.files.toml import tomllib
 from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
-from gpulaunch.launch.far_ranks import explain_mpirun, explain_srun
+from gpulaunch.launch.handed_over import explain_mpirun, explain_srun
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())

@@ -20,7 +20,7 @@ from gpulaunch.files.write import write_text
 from gpulaunch.lab.cluster.cluster import Node
 from gpulaunch.lab.cluster.network import Switch, read_topology_conf
 from gpulaunch.launch.cluster_engines import read_place
-from gpulaunch.launch.far_ranks import hosts_of
+from gpulaunch.launch.handed_over import hosts_of
 from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.records import Record
 
