@@ -7,7 +7,7 @@ from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import DockerLine
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.launch.docker_run import first_launch, run_docker
+from gpulaunch.launch.docker_run import first_launch, read_project_launch, run_docker
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.job import exit_like, exit_status
@@ -41,8 +41,6 @@ def main(given: Given, line: DockerLine) -> int:
 
 def _carry_out(options: Options, line: DockerLine) -> int:
     """Carry out what has to know the launch before docker's client asks for its container."""
-    from gpulaunch.launch.read_compose import read_project_launch  # late: few are compose's
-
     launch = None
     if line.is_compose:
         _, launch = read_project_launch(options, line, tell_of(options))
