@@ -12,26 +12,17 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
 from gpulaunch.errors import NotShareableError
 from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
-from gpulaunch.launch.launch import Events, K, Launch
+from gpulaunch.launch.launch import Events, K, Launch, lease_of
 from gpulaunch.launch.surroundings import see_again
 from gpulaunch.leases.lease import Lease, Ticket
-from gpulaunch.leases.record import published
 from gpulaunch.leases.table import Table
-from gpulaunch.process.identity import Process
-from gpulaunch.process.system import (
-    boot_id,
-    is_cancelled_by_kill,
-    now,
-    seconds_since_boot,
-    this_process,
-)
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches share, or wait
     from collections.abc import Callable
 
     from gpulaunch.launch.place_in_queue import PlaceInQueue
-    from gpulaunch.leases.lease import EngineJob, Share
+    from gpulaunch.leases.lease import Share
     from gpulaunch.leases.record_file import Draft
 
 
@@ -194,7 +185,7 @@ def _take(
                 if replace(now_seen, clock_s=state.clock_s) != state:
                     state, decision = now_seen, decide(launch.request, now_seen)
                 if isinstance(decision, Grant) and _suits_daemon(launch, decision, state, share):
-                    lease = _make_lease(launch, decision, record.id, keeper.process)
+                    lease = lease_of(launch, decision, record.id, keeper.process)
                     lease = replace(lease, share=_share_of(decision, share))
                     locked.publish(record, lease)
                     if place:
@@ -252,53 +243,3 @@ def _share_of(grant: Grant, ready: "Share | None") -> "Share | None":
     if option is None or option.share is None or ready is None:
         return ready  # if any, that of the lease around the launch
     return replace(option.share, pipe_directory=ready.pipe_directory)
-
-
-def _make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:
-    """Return the lease of a launch that this process makes.
-
-    Args:
-        launch: the launch.
-        grant: its GPUs.
-        lease_id: id of the lease.
-        job: the process that it names as the job.
-    """
-    return Lease(
-        id=lease_id,
-        user_id=os.geteuid(),
-        table=launch.machine.key,
-        uuids=tuple(gpu.uuid for gpu in grant.gpus),
-        launcher=this_process(),
-        job=job,
-        command=published(launch.command, launch.publish),
-        profile=launch.request.profile,
-        assumed=launch.request.assumed,
-        name=launch.name,
-        started_at=now(),
-        ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
-        boot_id=boot_id(),
-        engine=launch.container.engine_id if launch.container else None,
-        container=launch.container.container_id if launch.container else None,
-        host_gb_per_s=launch.request.wishes.host_gb_per_s,
-        apart_from=launch.request.wishes.apart_from,
-        clock_s=seconds_since_boot(),
-        time_limit_s=launch.time_limit_s,
-        ends_within_s=launch.request.ends_within_s,
-        ends_with_launcher=_ends_with_launcher(launch),
-        engine_job=_engine_job_of(launch, grant),
-        watches_use=launch.idle_after_s is not None and launch.machine.key is None,
-    )
-
-
-def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
-    """Return the engine's job of a lease, with the GPUs of all of its ranks if they divide them."""
-    job = launch.request.engine_job
-    if job is None or grant.own is None:
-        return job and replace(job, group=())
-    return replace(job, group=tuple(gpu.uuid for gpu in replace(grant, own=None).gpus))
-
-
-def _ends_with_launcher(launch: Launch) -> bool:
-    """Return whether a container has to end with its launcher: in CI, unless it was detached."""
-    container = launch.container
-    return container is not None and container.attached and is_cancelled_by_kill()

@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from gpulaunch.decide.decision import State, Wait
-from gpulaunch.decide.needs import admitted_gpus, leased_until_s, used_outside
+from gpulaunch.decide.needs import leased_until_s, used_outside
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.assess import read_snapshot
-from gpulaunch.launch.launch import Events, Launch
+from gpulaunch.launch.launch import Events, Launch, ticket_of
 from gpulaunch.leases.lease import Lease, Ticket
-from gpulaunch.leases.queue import CHOOSY_S, ENDLESS, first_to_try, leaves_some, queued
-from gpulaunch.leases.record import published
+from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.record_file import is_alive, record_name
 from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.wake import (
@@ -30,14 +29,7 @@ from gpulaunch.leases.wake import (
 )
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.apart import GivenUpError
-from gpulaunch.process.system import (
-    boot_id,
-    is_stopped,
-    now,
-    open_pid,
-    seconds_since_boot,
-    this_process,
-)
+from gpulaunch.process.system import is_stopped, open_pid, seconds_since_boot
 from gpulaunch.records import replace
 
 LOOK_EVERY_S = 5.0
@@ -106,7 +98,7 @@ class PlaceInQueue:
         timeout_s = launch.wait_timeout_s
         try:
             with table.locked(float("inf") if timeout_s is None else timeout_s) as locked:
-                ticket = make_ticket(launch, self._draft.id, locked.next_number())
+                ticket = ticket_of(launch, self._draft.id, locked.next_number())
                 locked.publish(self._draft, ticket)
                 with suppress(OSError):  # then those behind it look now and then
                     self._bell = Bell(table.directory, ticket.id, passes=_might_pass_all(launch))
@@ -387,37 +379,4 @@ def _is_rival(launch: Launch, ticket: Ticket) -> bool:
         same_table(ticket.table, launch.machine.key)
         and ticket.within == within
         and not is_stopped(ticket.launcher)
-    )
-
-
-def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
-    """Return the ticket of a launch that this process makes.
-
-    Args:
-        launch: the launch.
-        ticket_id: id of the ticket.
-        number: its number.
-    """
-    admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
-    choosy, job = launch.request.is_choosy, launch.request.engine_job
-    return Ticket(
-        id=ticket_id,
-        number=number,
-        user_id=os.geteuid(),
-        table=launch.machine.key,
-        within=launch.within.id if launch.within else None,
-        uuids=tuple(gpu.uuid for gpu in admitted),
-        gpus=launch.request.least_gpus or launch.request.gpus or len(admitted),
-        passable_until_s=seconds_since_boot() + CHOOSY_S if choosy else 0.0,
-        launcher=this_process(),
-        command=published(launch.command, launch.publish),
-        profile=launch.request.profile,
-        name=launch.name,
-        since=now(),
-        boot_id=boot_id(),
-        choosy=choosy,
-        ends_within_s=launch.request.ends_within_s,
-        in_order=launch.request.in_order,
-        may_join=launch.request.sharing is not None,
-        step=job.title if job and job.is_divided else "",
     )

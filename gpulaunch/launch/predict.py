@@ -13,8 +13,7 @@ from gpulaunch.history.forecast import (
 )
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
-from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.place_in_queue import make_ticket
+from gpulaunch.launch.launch import Launch, ticket_of
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot
@@ -63,7 +62,7 @@ def predicted_starts(
 
 def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
     """Return when a launch will probably start that comes after all tickets of a snapshot."""
-    ticket = make_ticket(launch, _OWN, MAX_NUMBER)
+    ticket = ticket_of(launch, _OWN, MAX_NUMBER)
     everyone = Snapshot(seen.leases, [*seen.tickets, ticket], seen.unlocked, seen.drained)
     return predicted_starts(launch.machine, everyone).get(_OWN)
 
