@@ -237,7 +237,6 @@ def _allocate(
     """Take the lease; see allocate.
 
     Args:
-        given: settings of the call.
         name: name of the lease.
         graph: communication pattern as a graph, or None.
         given_up: descriptor that is readable once nobody wants the lease any more.

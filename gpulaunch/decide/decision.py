@@ -133,8 +133,6 @@ def too_many_text(
     """Return why a request for more GPUs than there are can never start.
 
     Args:
-        request: what is asked.
-        topology: the machine.
         scope: number of GPUs in reach.
         admitted: number of those that satisfy the request's constraints.
         within: the lease that the launch runs inside of, or None.

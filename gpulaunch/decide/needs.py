@@ -136,8 +136,6 @@ def admitted_gpus(request: Request, topology: Topology, within: Lease | None = N
     A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
 
     Args:
-        request: what is asked.
-        topology: the machine.
         within: the lease that this launch runs inside of; only its GPUs are admitted.
     """
     found = []
@@ -174,8 +172,6 @@ def leased_until_s(
     A card that was leased before it was split into MIG instances is held with all of these.
 
     Args:
-        topology: the machine.
-        leases: all live leases.
         within: the lease that this launch runs inside of; then others are those inside it.
         job: the job of a cluster engine that this launch is part of; None for that of `within`.
     """
@@ -338,8 +334,6 @@ def explain_unmet(
     """Return why no set of enough GPUs is what the job needs.
 
     Args:
-        request: what is asked.
-        count: number of GPUs.
         problem: the placement problem that has no solution.
         machine: the machine's name, if the problem is about the idle machine; None if it is about
             the GPUs that are free now.
@@ -393,12 +387,9 @@ def pose_problem(
     """Return the placement problem that a request poses on a machine where jobs run.
 
     Args:
-        request: what is asked.
-        topology: the machine.
         free: GPUs that nobody uses.
         choosable: those of them that the request may get.
         count: the number of GPUs that it needs.
-        leases: leases of other jobs.
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     order = next((one.order for one in request.constraints if one.order), ())
@@ -427,8 +418,6 @@ def choose(
     """Return the best placement by the request's policy, or why none will do.
 
     Args:
-        request: what is asked.
-        problem: its placement problem.
         machine: the machine's name, for the reason, if the problem is about the idle machine.
     """
     placement = place(problem, request.policy)

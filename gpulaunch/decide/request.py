@@ -201,8 +201,6 @@ def select_gpus(topology: Topology, names: Iterable[str], option: str) -> tuple[
     one.
 
     Args:
-        topology: the machine.
-        names: one name each.
         option: the option as the user wrote it, for the message.
 
     Raises:

@@ -65,7 +65,6 @@ def relations_of(
     """Return what a job has in common with others, by which it is known: the closest first.
 
     Args:
-        user_id: the user.
         command: argv as it is published; empty if nothing is.
         name: name that the user gave the job, or None.
         profile: name of its profile, or None.

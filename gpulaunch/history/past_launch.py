@@ -119,7 +119,6 @@ def parse_past_launch(document: object, user_id: int) -> PastLaunch:
 
     Args:
         document: content of the line.
-        user_id: owner of the file.
 
     Raises:
         FieldError: it is no such document, or needs a later version.

@@ -37,8 +37,6 @@ def acquire(
 
     Args:
         launch: the launch that needs the GPUs.
-        table: the allocation table of leases and tickets.
-        events: who hears how it goes.
         make: class of the lease's keeper, or what makes one from the same arguments; called again
             if another launcher was faster.
         given_up: descriptor that is readable once the launch is not wanted any more, or None.
@@ -124,7 +122,6 @@ def _end_abandoned(launch: Launch, table: Table, state: State, tried: set[str]) 
 
     Args:
         launch: the launch, for its grace.
-        table: the allocation table.
         state: the leases seen last.
         tried: ids of leases to leave alone; those that are tried are added.
     """

@@ -29,7 +29,6 @@ def assess(launch: Launch, table: Table, ticket: Ticket | None) -> tuple[Decisio
 
     Args:
         launch: the launch to decide about.
-        table: the allocation table of leases and tickets.
         ticket: the launch's own ticket; None if it is not in the queue.
     """
     state = look(launch, table, ticket, launch.machine.outside)
@@ -63,8 +62,6 @@ def look(
     """Return the state that a launch meets, read without the lock.
 
     Args:
-        launch: the launch.
-        table: the allocation table of leases and tickets.
         ticket: the launch's own ticket; None if it is not in the queue.
         outside: use of GPUs that no lease explains.
     """
@@ -79,7 +76,6 @@ def state_of(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -
     """Return the state that a launch meets.
 
     Args:
-        launch: the launch.
         records: those of all machines.
         outside: use of GPUs that no lease explains; drained ones are found in the records.
     """

@@ -82,8 +82,6 @@ class ResultsFile:
     """The results of one batch, locked against other batches.
 
     Args:
-        path: path of the file.
-        warn: called with the text of a warning.
         resume: whether there may be results already.
 
     Attributes:

@@ -126,7 +126,6 @@ class ContainerKeeper(Keeper):
         """End the containers and the client, in whatever order they depend on each other.
 
         Args:
-            client: the client.
             grace_s: seconds between TERM and KILL for the containers.
 
         Returns:
@@ -237,7 +236,6 @@ class ContainerLeases:
         """Take the lease of a container, out of what is reserved if that is enough.
 
         Args:
-            launch: its launch.
             gone: descriptor that is readable once nobody waits for it any more, or None.
 
         Raises:

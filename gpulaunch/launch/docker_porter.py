@@ -60,8 +60,6 @@ class DockerPorter(ContainerLeases):
     Porter documents create() and start(), ContainerLeases the arguments that are not here.
 
     Args:
-        options: gpulaunch's own options.
-        client: our own client of the engine.
         title: words of the command whose client comes, such as "docker run".
         command: its command line, for others to see; None for the title and the image.
         fills: whether a container that says nothing of GPUs gets some.

@@ -28,7 +28,6 @@ def run_docker(
     """Run docker's client at a door of this process, where its containers get their leases.
 
     Args:
-        options: gpulaunch's own options.
         line: docker's command line.
         events: who hears of each launch that begins.
 
@@ -132,9 +131,7 @@ def read_project_launch(
     that gets GPUs in another way asks for them when it is made.
 
     Args:
-        options: gpulaunch's own options.
         line: a compose command.
-        warn: called with each warning.
 
     Raises:
         SystemExit: the project is wrong, which docker has told.

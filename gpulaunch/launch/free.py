@@ -44,7 +44,6 @@ def free(
     replaces it meanwhile.
 
     Args:
-        table: the allocation table.
         lease_id: id of the lease or ticket.
         grace_s: seconds for the job to end by itself, and then for its launcher to end what the job
             left.
@@ -240,7 +239,6 @@ def end_abandoned(table: Table, unlocked: Iterable[Lease], grace_s: float, tried
     name somebody else's container.
 
     Args:
-        table: the allocation table.
         unlocked: leases that no process holds any more.
         grace_s: seconds between TERM and KILL.
         tried: ids of leases to leave alone; those that are tried are added.
@@ -284,7 +282,6 @@ def find_id(table: Table, text: str, machine: Machine | None) -> str:
     none of their own.
 
     Args:
-        table: the allocation table.
         text: an id, its first characters, 4 or more, or the name of a job.
         machine: the machine of the record; None for any.
 
@@ -316,7 +313,6 @@ def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
     those inside them.
 
     Args:
-        table: the allocation table.
         machine: the machine of the records; None for any.
     """
     seen: set[str] = set()

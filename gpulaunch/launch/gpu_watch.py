@@ -142,12 +142,7 @@ def over_limit(limit_s: float) -> TimedOutError:
 
 
 class GpuWatch:
-    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays.
-
-    Args:
-        keeper: who keeps the lease.
-        events: who hears of them.
-    """
+    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays."""
 
     def __init__(self, keeper: Keeper, events: Events) -> None:
         launch, self._warn, self._idle = keeper.launch, keeper.table.warn, None

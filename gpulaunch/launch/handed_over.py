@@ -24,10 +24,6 @@ def explain_hand_over(command: Sequence[str], environment: Mapping[str, str]) ->
     """Return why a job will not run inside its lease, and what to type instead; None if it will.
 
     Only the command itself is looked at, not what a script starts.
-
-    Args:
-        command: argv of the job.
-        environment: environment of this process.
     """
     program = os.path.basename(command[0])
     explain = _PROGRAMS.get(program)

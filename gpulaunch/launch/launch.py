@@ -99,7 +99,6 @@ class Keeper:
 
     Args:
         launch: the launch that needs the GPUs.
-        table: the allocation table.
         record: the open file of the lease's record, which has no name yet.
         share: the launch's part of the GPUs if it shares them, or None.
 
@@ -188,9 +187,7 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
     """Return the lease of a launch that this process makes.
 
     Args:
-        launch: the launch.
         grant: its GPUs.
-        lease_id: id of the lease.
         job: the process that it names as the job.
     """
     return Lease(
@@ -235,13 +232,7 @@ def _ends_with_launcher(launch: Launch) -> bool:
 
 
 def ticket_of(launch: Launch, ticket_id: str, number: int) -> Ticket:
-    """Return the ticket of a launch that this process makes.
-
-    Args:
-        launch: the launch.
-        ticket_id: id of the ticket.
-        number: its number.
-    """
+    """Return the ticket of a launch that this process makes."""
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
     choosy, job = launch.request.is_choosy, launch.request.engine_job
     return Ticket(

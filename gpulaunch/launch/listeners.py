@@ -105,7 +105,6 @@ def notifiers_of(launch: Launch, command: str) -> "list[Notifier]":
     """Return what tells of a launch; nothing in a launch that such a command has started itself.
 
     Args:
-        launch: the launch.
         command: text for sh.
     """
     return [] if EVENT_VARIABLE in os.environ else [Notifier(launch, command)]
@@ -132,7 +131,6 @@ class Notifier(Events):
     """What tells of one launch.
 
     Args:
-        launch: the launch.
         command: text for sh.
     """
 

@@ -289,7 +289,6 @@ class Options:
 
     Args:
         given: what the command line or the call says.
-        environment: environment variables.
 
     Raises:
         UsageError: a file has an unknown key; also where a value is read that cannot be parsed.

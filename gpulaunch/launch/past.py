@@ -69,10 +69,6 @@ def wait_for_end(launch: PastLaunch, warn: Callable[[str], None]) -> PastLaunch:
     """Sleep until a launch has ended; return it as the history has it then.
 
     If the launcher was killed, its job may go on: then until that has ended.
-
-    Args:
-        launch: the launch.
-        warn: called with each warning.
     """
     if launch.exit_status is None:
         _wait_for(open_launcher(launch))
@@ -119,10 +115,6 @@ def _wait_for(process: int | None) -> None:
 
 def open_job(launch: PastLaunch, warn: Callable[[str], None]) -> int | None:
     """Return a descriptor that polls as readable at the end of the job whose launcher was killed.
-
-    Args:
-        launch: the launch.
-        warn: called with each warning.
 
     Returns:
         The descriptor; None if nothing of the job is there any more.
@@ -198,10 +190,8 @@ def follow(
     """Yield the output of a launch as it comes, and at last the launch as it has ended.
 
     Args:
-        launch: the launch.
         fd: descriptor of its log.
         at: where to begin, in bytes.
-        warn: called with each warning.
     """
     ended = launch.exit_status is not None
     process = None if ended else open_launcher(launch)
@@ -336,7 +326,6 @@ def wait_for_predecessors(
 
     Args:
         before: the launches.
-        warn: called with each warning.
         waiting: called with the name of each that has not ended yet.
 
     Raises:

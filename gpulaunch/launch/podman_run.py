@@ -34,10 +34,8 @@ def read_podman_launch(
     """Read and check everything that a podman command with GPUs needs; take nothing yet.
 
     Args:
-        options: gpulaunch's own options.
         command: podman's command line, which makes or starts containers.
         name: name that the user gave the job, or None.
-        warn: called with each warning.
 
     Returns:
         The launch; or the command line to run without a lease, because it needs no GPU or has one.
@@ -86,10 +84,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     follows it.
 
     Args:
-        options: gpulaunch's own options.
         command: podman's command line.
-        launch: its launch.
-        events: who hears how it goes.
 
     Returns:
         Its wait status.

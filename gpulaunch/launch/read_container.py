@@ -39,15 +39,12 @@ def read_container_launch(
     """Read and check everything that a container with GPUs needs; take nothing yet.
 
     Args:
-        options: gpulaunch's own options.
         client: client of the engine that is to make it.
-        info: the engine's description of itself.
         container: what somebody wants to make.
         asked: the GPUs that this asks for; None if it says nothing.
         image: its image; None if it is not here.
         command: the command line, for others to see.
         name: name that the user gave the job, or None.
-        warn: called with each warning.
 
     Returns:
         The launch; None if the container needs no GPU that is leased here.
@@ -109,12 +106,9 @@ def read_container_start(
     """Return the launch that starts a container again on the GPUs that it was made with.
 
     Args:
-        options: gpulaunch's own options.
-        client: client of its engine.
         container: the container, which was made under a lease that has ended.
         command: the command line, for others to see.
         name: name that the user gave the job, or None.
-        warn: called with each warning.
     """
     shown = f"container {printable(container.name)}"
     if container.shares:

@@ -139,7 +139,6 @@ def read_engine(options: Options, topology: Topology, within: Lease | None) -> E
 
     Args:
         options: options of the launch, which get that default.
-        topology: its machine.
         within: the lease that it runs inside of, or None.
 
     Raises:

@@ -37,9 +37,6 @@ def request_of(
     """Return the complete request for GPUs of the job's own.
 
     Args:
-        options: options of the launch.
-        profile: profile of its job.
-        topology: topology of the machine.
         visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
             the choice, or None.
         name: name that the user gave the job, or None.
@@ -199,10 +196,7 @@ def read_launch(
     """Read and check everything that a launch needs; take nothing yet.
 
     Args:
-        options: options of the launch.
-        command: argv of the job.
         name: name that the user gave the job, or None.
-        warn: called with each warning.
         label: the image's label with its profile, if the command is docker's.
         pattern: pattern that replaces that of the options, if a program passes a graph.
 
@@ -287,12 +281,9 @@ def read_request(
     """Return the request of a launch; see read_launch.
 
     Args:
-        options: options of the launch.
         profile: profile of its job, as the options name it.
         around: machine of the launch.
-        command: argv of the job.
         name: name that the user gave the job, or None.
-        warn: called with each warning.
         pattern: pattern that replaces that of the options, if a program passes a graph.
     """
     ranks = around.engine.ranks if around.engine else 1

@@ -39,8 +39,6 @@ def read_sharing(
     """Return the terms on which a job shares GPUs, or why it needs GPUs of its own.
 
     Args:
-        options: options of the launch.
-        profile: profile of the job.
         machine: the machine of the GPUs.
         name: name of the job if its profile has none.
 
@@ -123,8 +121,6 @@ def _read_memory_limit(
     """Return what a job may allocate on each GPU: what is asked for, its part, or its peak's.
 
     Args:
-        options: options of the launch.
-        profile: profile of the job.
         part: the part of a GPU that is asked for, in percent, or None.
         sizes: memory of each GPU that can be shared, in bytes.
     """
@@ -245,7 +241,6 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
     """Return the capacity of a GPU for jobs that share it, or why it cannot be shared.
 
     Args:
-        gpu: the GPU.
         model: figures of its model; None if unknown.
         driver: major version of the driver; None on a described machine.
 

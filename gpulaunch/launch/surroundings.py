@@ -42,7 +42,6 @@ def open_table(*, described: bool, warn: Callable[[str], None], private: bool = 
     Args:
         described: whether only records of described machines matter, and none of this machine's own
             GPUs.
-        warn: called with each warning.
         private: whether a container's own table will do.
 
     Raises:
@@ -92,7 +91,6 @@ def shown_machine(
 
     Args:
         topology: value of --topology, or None.
-        warn: called with each warning.
         use: whether to find the processes at work on its GPUs.
     """
     return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
@@ -129,8 +127,6 @@ def read_surroundings(
     """Find the machine that the settings name, and the lease that this process runs inside of.
 
     Args:
-        options: options of the command.
-        warn: called with each warning.
         may_hide: let a setting put a described machine in place of real GPUs.
         use: find the processes at work on its GPUs, and the containers that were given them.
     """
@@ -201,7 +197,6 @@ def read_containers(
     """Return the running containers that were given GPUs of a machine, as far as engines tell.
 
     Args:
-        machine: the machine.
         warn: called with what keeps an engine from telling.
     """
     clients = clients_at_hand()
@@ -244,9 +239,7 @@ def find_strays(
     """Return the use of GPUs by processes of live leases that do not have them, one by one.
 
     Args:
-        topology: the machine.
         uses: use of its GPUs, by leases or otherwise.
-        leases: all live leases of the machine.
     """
     cards = {gpu.uuid: gpu.mig.card_uuid for gpu in topology.gpus if gpu.mig}
     by_id = {lease.id: lease for lease in leases}

@@ -123,7 +123,6 @@ def directory_failed(directory: str, what: str, problem: OSError) -> FailedError
     """Return an error for the user about a failed system call in a state directory.
 
     Args:
-        directory: the state directory.
         what: what cannot be done.
         problem: the error of the call.
     """
@@ -148,7 +147,6 @@ class HostLock:
     """The lock of one state directory.
 
     Args:
-        directory: the state directory.
         chosen: value of GPULAUNCH_STATE_DIR, or None.
         warn: called with a warning if the lock is waited for long.
     """

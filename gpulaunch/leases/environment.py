@@ -25,7 +25,6 @@ def in_sight(own: Sequence[Gpu], group: Sequence[Gpu], visible: str) -> Sequence
     """Return the GPUs that a rank sees, in the order in which it counts them.
 
     Args:
-        own: its own.
         group: those of all ranks of its step on this node, in the order of local ranks; empty if it
             is alone.
         visible: "all" for its own first, then the others; "own"; or "ranks" for all in the order
@@ -56,9 +55,7 @@ def job_environment(
 
     Args:
         gpus: the GPUs that the job sees, in rank order.
-        driver: name of their driver in the registry.
         by_uuid: whether the driver's variable names them by UUID; some programs read only indices.
-        count: number of its own GPUs.
         lease_id: id of the lease; None if there is none yet.
         share: the job's part of the GPUs if it shares them; then they are named by UUID, since MPS
             numbers them anew.

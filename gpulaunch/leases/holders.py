@@ -50,7 +50,6 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
 
     Args:
         record_fd: descriptor of the lease's record.
-        lease_id: id of the lease.
         known: other processes that belong to it, such as orphans of the job that have neither.
     """
     found: set[int] = set()
@@ -204,7 +203,6 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
     Examples: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
 
     Args:
-        topology: the machine.
         seen: live records of the machine, with earlier tickets only.
         within: the lease that the launch runs inside of, or None. Only leases directly inside it
             are told of, since those inside others have GPUs of these.

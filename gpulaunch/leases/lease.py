@@ -427,7 +427,6 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
 
     Args:
         document: content of the record.
-        user_id: owner of its file.
         busy_s: modification time of its file, in seconds since 1970.
 
     Raises:
@@ -583,7 +582,6 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
 
     Args:
         document: content of the record.
-        user_id: owner of its file.
         linked_ns: change time of its file, in nanoseconds since 1970.
 
     Raises:

@@ -164,7 +164,6 @@ def decode(
 
     Args:
         cls: class of the record.
-        document: content of the file.
         rules: rule of each field that a document may have.
         needed: fields that must be there.
         certain: fields that must be understood if they are there.
@@ -233,7 +232,6 @@ def published(command: Sequence[str], what: str) -> tuple[str, ...]:
     """Return what a record says of a command.
 
     Args:
-        command: argv.
         what: one of PUBLISHED.
     """
     if what == "command":

@@ -88,7 +88,6 @@ class Table:
     Args:
         described: whether only records of described machines matter, and none of this machine's own
             GPUs.
-        warn: called with each warning.
         private: whether a container's own table will do.
         ended_containers: function that returns the ids of the leases whose containers have all
             ended; it is called with leases that no process holds.

@@ -123,7 +123,6 @@ def load_text_machine(
     """Read a machine from a file with the matrix that `nvidia-smi topo -m` prints.
 
     Args:
-        path: path of the file.
         called: path whose stem names the machine, instead of the file's own.
         gpu_model: name of a GPU model, which the text does not tell.
 

@@ -147,7 +147,6 @@ class Driver(Protocol):
         """Return each of these GPUs that is in use, by whatever process, unusable or lost.
 
         Args:
-            gpus: GPUs of this machine.
             ignored: programs whose use does not count, such as a desktop's.
         """
 

@@ -296,7 +296,6 @@ def text_topology(
     through SYS.
 
     Args:
-        matrix: the matrix.
         name: name of the machine.
         source: origin of the text; the assumptions are added to it.
         digest: digest of the text.

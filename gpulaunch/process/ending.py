@@ -140,7 +140,6 @@ def reached_by(number: int, first: set[int], others: set[int]) -> set[int]:
     torchrun does. Any other signal need not mean the end.
 
     Args:
-        number: the signal.
         first: processes that get it.
         others: processes of the same job.
     """

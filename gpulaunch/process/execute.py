@@ -37,7 +37,6 @@ def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
     """Turn this process into another program, as if gpulaunch had never been; exit like env if not.
 
     Args:
-        command: argv.
         without: variables to leave out.
     """
     for number in PYTHON_IGNORES:

@@ -409,11 +409,7 @@ class Job:
 
 
 def exit_status(status: int) -> int:
-    """Return the exit status that tells how a job ended: its own, or 128 + the signal's number.
-
-    Args:
-        status: the job's wait status.
-    """
+    """Return the exit status that tells how a job ended: its own, or 128 + the signal's number."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
@@ -421,9 +417,6 @@ def exit_like(status: int) -> int:
     """Return the exit status that tells how the job ended, or end by the same signal.
 
     After INT and QUIT this process ends by the signal, so that a shell loop around it stops.
-
-    Args:
-        status: the job's wait status.
     """
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGINT, signal.SIGQUIT):
         end_by(os.WTERMSIG(status))

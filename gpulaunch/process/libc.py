@@ -89,7 +89,6 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> Callable[[], N
 
     Args:
         parent: pid of the process that starts it.
-        number: number of the signal.
     """
 
     def ask() -> None:

@@ -246,7 +246,6 @@ def reaction(pid: int, number: int) -> Literal["ends", "catches", "ignores"]:
 
     Args:
         pid: a process; it "ignores" all if it is not visible here.
-        number: the signal.
 
     Source: signal(7), default actions; proc(5), /proc/PID/status. Threads have one disposition, and
         each its own mask: the kernel takes one that does not block the signal. pid_namespaces(7):

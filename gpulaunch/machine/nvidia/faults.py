@@ -62,9 +62,6 @@ class XidWatch:
     The thread sleeps until there is an event, without a poll, and ends with this process. It holds
     all signals back, so that each still interrupts the main thread.
 
-    Args:
-        gpus: GPUs of this machine.
-
     Raises:
         LostGpuError: none of them has such events.
     """

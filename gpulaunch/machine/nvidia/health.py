@@ -91,7 +91,6 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
 
     Args:
         card: handle of the GPU or MIG instance.
-        gpu: the GPU.
 
     Raises:
         LostGpuError: the GPU does not answer.

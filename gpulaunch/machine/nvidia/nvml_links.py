@@ -51,7 +51,6 @@ def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, 
     """Return all NVLinks of a card by number; {} for a card without.
 
     Args:
-        card: the card.
         compute_capability: that of the card, or None if unknown.
     """
     told = _fields(card, compute_capability)
@@ -65,7 +64,6 @@ def find_nvlinks_down(card: NvmlDevice, compute_capability: str | None) -> list[
     """Return the numbers of a card's NVLinks that are down; [] if none is up, as without a bridge.
 
     Args:
-        card: the card.
         compute_capability: that of the card, or None if unknown.
     """
     states = _nvlink_states(card, _fields(card, compute_capability))
@@ -79,7 +77,6 @@ def _nvlink_states(card: NvmlDevice, told: Mapping[tuple[int, int], int]) -> dic
     link by link, and do not know that a link may sleep.
 
     Args:
-        card: the card.
         told: what that call told.
     """
     count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)

@@ -29,7 +29,6 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     """Return every GPU in use or lost, with the apparent user; leases may explain some.
 
     Args:
-        gpus: GPUs of this machine.
         ignored: programs whose use does not count, such as a desktop's.
 
     Raises:
