@@ -109,14 +109,11 @@ def make_parser() -> LaunchParser:
 
 def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
     """Print what the keeper says, and let it go on then; return its exit status without GPUs."""
-    text = b""
-    while part := keeper.recv(1 << 16):
-        text += part
-        if text.endswith(b"\n"):
-            break
-    else:
+    with keeper.makefile("rb") as stream:
+        line = stream.readline()
+    if not line:
         return exit_like(os.waitpid(pid, 0)[1])
-    document, said = json.loads(text)
+    document, said = json.loads(line)
     if "json" in given:
         print_json(document)
     else:
