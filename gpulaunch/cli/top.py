@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 import tty
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -275,6 +274,7 @@ _SEQUENCES = {
     b"\x1b[6~": "page down",
     b"\x1b": "escape",
 }
+_CTRL_Z = b"\x1a"
 _LONGEST = 64  # bytes of one read: a paste is no command
 
 
@@ -289,16 +289,12 @@ class Keyboard:
     def __init__(self, fd: int, console: Console) -> None:
         self._fd, self._console = fd, console
         self._taken = ExitStack()  # closing it gives the terminal back
-        self._woken = -1
 
     def __enter__(self) -> "Keyboard":
         """Take the terminal."""
-        self._woken, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, _end)
-            signal.signal(signal.SIGTSTP, _wake)
             self._take()
         except BaseException:  # a signal came meanwhile
             self._taken.close()
@@ -310,21 +306,21 @@ class Keyboard:
         self._taken.close()
 
     def wait(self, seconds: float) -> list[str]:
-        """Sleep until a key, a signal, or the time is over.
+        """Sleep until a key comes or the time is over.
 
         Returns:
             The keys, each as its character or its name; "end" when the terminal is gone.
         """
-        ready = select.select([self._fd, self._woken], [], [], seconds)[0]
-        with suppress(BlockingIOError):
-            if signal.SIGTSTP in os.read(self._woken, _LONGEST):
-                self._stop()
-        if self._fd not in ready:
+        if not select.select([self._fd], [], [], seconds)[0]:
             return []
         try:
             data = os.read(self._fd, _LONGEST)
         except OSError:
             data = b""
+        if _CTRL_Z in data:
+            with self.away():
+                os.kill(0, signal.SIGTSTP)  # as the terminal does: the whole group of the shell
+            return []
         return _keys_in(data) if data else ["end"]
 
     @contextmanager
@@ -339,19 +335,14 @@ class Keyboard:
     def _take(self) -> None:
         self._taken.callback(self._restore, termios.tcgetattr(self._fd))
         tty.setcbreak(self._fd)
+        mode = termios.tcgetattr(self._fd)
+        mode[6][termios.VSUSP] = b"\0"  # Ctrl-Z comes as a key, between two drawings
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, mode)
         self._taken.enter_context(self._console.screen())
 
     def _restore(self, before: list[Any]) -> None:
         with suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
-
-    def _stop(self) -> None:
-        with self.away():
-            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTSTP)
-            while signal.SIGTSTP in signal.sigpending():  # stopped and continued at once
-                time.sleep(0)
-            signal.signal(signal.SIGTSTP, handler)
 
 
 def _keys_in(data: bytes) -> list[str]:
@@ -361,10 +352,6 @@ def _keys_in(data: bytes) -> list[str]:
     if data.startswith(b"\x1b"):
         return []
     return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
-
-
-def _wake(_: int, __: FrameType | None) -> None:
-    """Do nothing: the number of the signal is in the pipe, and ends the sleep."""
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
