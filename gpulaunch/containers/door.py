@@ -11,20 +11,19 @@ import os
 import re
 import select
 import signal
-import socket
 import time
+
+# As in client.py: `import socket` makes enums of all its constants, which costs 2.5 ms.
+from _socket import AF_UNIX, SHUT_RDWR, SHUT_WR, socket
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
 
 from gpulaunch.containers.docker.client import percent_encode
 from gpulaunch.errors import GpulaunchError, UsageError, call_failed
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 
-_CREATES = re.compile(r"(?:/v[\d.]+)?/containers/create")
-_STARTS = re.compile(r"(?:/v[\d.]+)?/containers/([^/]+)/(?:start|restart)")
-_ENDS = re.compile(r"(?:/v[\d.]+)?/containers/[^/]+")
 _PIECE_BYTES = 1 << 16
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_BODY_BYTES = 64 << 20
@@ -89,7 +88,7 @@ class Door:
         self._directory = f"{_place()}/{_NAME}{os.urandom(6).hex()}"
         path = f"{self._directory}/docker.sock"
         self.address = f"unix://{path}"
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener = socket(AF_UNIX)
         try:
             os.mkdir(self._directory, 0o700)
             self._listener.bind(f"{self._directory}/new")
@@ -120,22 +119,23 @@ class Door:
         """Let nobody in any more; who is in goes on."""
         _remove(self._directory)
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+            self._listener.shutdown(SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
 
     def _serve(self) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                # What socket.accept() itself calls.
+                descriptor, _ = self._listener._accept()  # type: ignore[attr-defined] # noqa: SLF001
             except OSError as problem:
                 if problem.errno not in _BUSY:  # it is closed
                     return
                 time.sleep(_BUSY_S)
                 continue
-            _start_thread(self._attend, client)
+            _start_thread(self._attend, socket(fileno=descriptor))
 
-    def _attend(self, client: socket.socket) -> None:
-        with client, suppress(ConnectionError):  # one of the two has gone
+    def _attend(self, client: socket) -> None:
+        with closing(client), suppress(ConnectionError):  # one of the two has gone
             head, rest = _read_head(client)
             if not head:
                 return
@@ -153,45 +153,48 @@ class Door:
                 client.sendall(_told(_FAILED, f"gpulaunch: {problem!r}"))
                 raise
 
-    def _handle(self, client: socket.socket, head: bytes, rest: bytes) -> None:
+    def _handle(self, client: socket, head: bytes, rest: bytes) -> None:
         line, *fields = head.decode("latin-1").split("\r\n")
         method, target = (*line.split(" "), "")[:2]
-        path = _path_in(target)
+        words = _words_in(target)
         if "100-continue" in _value(fields, "expect").lower():
             client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Whatever leaves HTTP does so in answer to one request; any other ends the connection.
-        closing = "Upgrade, close" if _value(fields, "upgrade") else "close"
-        fields = [*_without(fields, "connection", "expect"), f"Connection: {closing}"]
+        connection = "Upgrade, close" if _value(fields, "upgrade") else "close"
+        fields = [*_without(fields, "connection", "expect"), f"Connection: {connection}"]
+        started: str | None = None
         ended: Ended | None = None
-        if method == "POST" and _CREATES.fullmatch(path):
-            rest = _read_body(client, fields, rest)
-            try:
-                rest, ended = self._create(client, rest)
-            except NotHereError as missing:
-                client.sendall(self._ask(f"/images/{percent_encode(str(missing))}/json"))
-                return
-            fields = _without(fields, "transfer-encoding", "content-length")
-            fields.append(f"Content-Length: {len(rest)}")
-        elif method == "POST" and (found := _STARTS.fullmatch(path)):
-            with _end_of(client) as gone:
-                ended = self._porter.start(found[1], gone)
+        match [method, *words]:
+            case ["POST", "containers", "create"]:
+                rest = _read_body(client, fields, rest)
+                try:
+                    rest, ended = self._create(client, rest)
+                except NotHereError as missing:
+                    client.sendall(self._ask(f"/images/{percent_encode(str(missing))}/json"))
+                    return
+                fields = _without(fields, "transfer-encoding", "content-length")
+                fields.append(f"Content-Length: {len(rest)}")
+            case ["POST", "containers", name, "start" | "restart"]:
+                started = name
+                with _end_of(client) as gone:
+                    ended = self._porter.start(started, gone)
         request = "\r\n".join([line, *fields, "", ""]).encode("latin-1") + rest
         if ended is None:
-            with self._connect() as engine:
+            with closing(self._connect()) as engine:
                 engine.sendall(request)
                 _Relay(client, engine).run()
-            if method == "DELETE" and _ENDS.fullmatch(path):
+            if method == "DELETE" and "containers" in words:
                 self._porter.removed()
             return
         container = None
         try:
             answer = self._exchange(request)
-            container = _container_in(answer, path)
+            container = _container_in(answer, started)
         finally:
             ended(container)
         client.sendall(answer)
 
-    def _create(self, client: socket.socket, body: bytes) -> tuple[bytes, Ended | None]:
+    def _create(self, client: socket, body: bytes) -> tuple[bytes, Ended | None]:
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):  # the engine will say so
@@ -211,15 +214,15 @@ class Door:
 
     def _exchange(self, request: bytes) -> bytes:
         """Send a request, and return the whole answer."""
-        with self._connect() as engine:
+        with closing(self._connect()) as engine:
             engine.sendall(request)
             answer = _closing(b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b"")))
         if not answer:
             raise ConnectionResetError
         return answer
 
-    def _connect(self) -> socket.socket:
-        engine = socket.socket(socket.AF_UNIX)
+    def _connect(self) -> socket:
+        engine = socket(AF_UNIX)
         try:
             engine.connect(self._engine)
         except OSError as problem:
@@ -240,7 +243,7 @@ def _sweep() -> None:
     place = _place()
     for name in filter(lambda name: name.startswith(_NAME), os.listdir(place)):
         directory = f"{place}/{name}"
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        with suppress(OSError), closing(socket(AF_UNIX)) as probe:
             if os.lstat(directory).st_uid == os.geteuid():
                 probe.setblocking(False)  # a launcher that is stopped lets nobody in
                 try:
@@ -263,7 +266,7 @@ def _start_thread(work: Callable[..., None], *arguments: object) -> None:
         change_mask(signal.SIG_SETMASK, mask)
 
 
-def _read_head(sender: socket.socket) -> tuple[bytes, bytes]:
+def _read_head(sender: socket) -> tuple[bytes, bytes]:
     """Return the head of a message, and what has come after it; nothing if the sender has gone."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -275,7 +278,7 @@ def _read_head(sender: socket.socket) -> tuple[bytes, bytes]:
     return head, rest
 
 
-def _read_body(client: socket.socket, fields: Sequence[str], rest: bytes) -> bytes:
+def _read_body(client: socket, fields: Sequence[str], rest: bytes) -> bytes:
     """Return the whole body of a request, of which a part has come already.
 
     Raises:
@@ -320,23 +323,29 @@ def _check_length(length: int) -> int:
 
 
 @contextmanager
-def _end_of(client: socket.socket) -> Iterator[int]:
+def _end_of(client: socket) -> Iterator[int]:
     """Yield a descriptor that is readable once a client has gone, and not when it sends more."""
     with select.epoll() as gone:
         gone.register(client, 0)
         yield gone.fileno()
 
 
-def _path_in(target: str) -> str:
-    """Return the path of a request, which may be written as a URL, and with escapes."""
+def _words_in(target: str) -> list[str]:
+    """Return the words of a request's path, such as containers and create, without API's version.
+
+    The path may be written as a URL, and with escapes.
+    """
     path = target.partition("?")[0]
     if "://" in path:
-        path = "/" + path.partition("://")[2].partition("/")[2]
+        path = path.partition("://")[2].partition("/")[2]
     if "%" in path:
         from urllib.parse import unquote  # late: hardly any client escapes one
 
         path = unquote(path)
-    return path
+    words = path.removeprefix("/").split("/")
+    if words[0].startswith("v") and words[0][1:].replace(".", "").isdecimal():
+        del words[0]
+    return words
 
 
 def _name(field: str) -> str:
@@ -359,12 +368,17 @@ def _told(status: str, message: str) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _container_in(answer: bytes, path: str) -> str | None:
-    """Return the container that an answer says was made or started; None if it was refused."""
+def _container_in(answer: bytes, started: str | None) -> str | None:
+    """Return the container that an answer says was made or started; None if it was refused.
+
+    Args:
+        answer: the answer.
+        started: the container that was to be started; None if one was to be made.
+    """
     head, _, body = answer.partition(b"\r\n\r\n")
     status = head.split(b" ")[1:2]
-    if found := _STARTS.fullmatch(path):
-        return found[1] if status in ([b"204"], [b"304"]) else None
+    if started is not None:
+        return started if status in ([b"204"], [b"304"]) else None
     made = re.search(rb'"Id":\s*"([0-9a-f]{64})"', body) if status == [b"201"] else None
     return made[1].decode() if made else None
 
@@ -393,7 +407,7 @@ class _Relay:
     is a broken connection to the client, whatever the engine's last word was.
     """
 
-    def __init__(self, client: socket.socket, engine: socket.socket) -> None:
+    def __init__(self, client: socket, engine: socket) -> None:
         client.setblocking(False)
         engine.setblocking(False)
         self._client, self._engine = client, engine
@@ -453,7 +467,7 @@ class _Relay:
             self._to_client = part if self._client_is_there else b""
         if self._client_is_there and not (self._engine_sends or self._to_client):
             with suppress(OSError):
-                self._client.shutdown(socket.SHUT_WR)
+                self._client.shutdown(SHUT_WR)
 
     def _pass_up(self, of_client: int, of_engine: int) -> None:
         """Pass on what the client sends."""
@@ -468,4 +482,4 @@ class _Relay:
             self._client_sends = bool(self._to_engine)
             if not self._client_sends:
                 with suppress(OSError):
-                    self._engine.shutdown(socket.SHUT_WR)
+                    self._engine.shutdown(SHUT_WR)
