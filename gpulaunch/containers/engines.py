@@ -108,13 +108,13 @@ def all_engines() -> "list[type[EngineClient]]":
     return [load() for load in dict.fromkeys(ENGINES.values())]
 
 
-def clients_at_hand() -> "list[tuple[str, EngineClient]]":
-    """Return a client of each engine here that this user may ask, with its program's name.
+def clients_at_hand() -> "list[EngineClient]":
+    """Return a client of each engine here that this user may ask.
 
     Every launch asks this, so where no engine runs it costs one system call for each socket.
     Contexts are not followed, since only the engine's own program knows their sockets.
     """
-    found: list[tuple[str, EngineClient]] = []
+    found: list[EngineClient] = []
     paths = [docker.DEFAULT_SOCKET, docker.ROOTLESS_SOCKET.format(user_id=os.geteuid())]
     named = os.environ.get(docker.ADDRESS_VARIABLE, "")
     if named.startswith("unix://"):
@@ -125,9 +125,9 @@ def clients_at_hand() -> "list[tuple[str, EngineClient]]":
             from gpulaunch.containers.docker.client import DockerClient  # late: few have docker
 
             seen.add(place)
-            found.append(("docker", DockerClient(path)))
+            found.append(DockerClient(path))
     if podman_has_containers():
-        found += [("podman", one) for one in _load_podman().known(os.geteuid())]
+        found += _load_podman().known(os.geteuid())
     return found
 
 

@@ -80,14 +80,14 @@ class RunningContainer(Record):
 
 
 def running_containers(
-    clients: Iterable[tuple[str, EngineClient]], topology: Topology, *, numbered: bool
+    clients: Iterable[EngineClient], topology: Topology, *, numbered: bool
 ) -> tuple[tuple[RunningContainer, ...], list[str]]:
     """Return the running containers that were given GPUs, and why engines did not answer.
 
     An engine that does not run, or that this user may not ask, is no problem.
 
     Args:
-        clients: clients of the engines, with the names of their programs.
+        clients: clients of the engines.
         topology: the machine.
         numbered: whether numbers of GPUs mean this machine's; those of a described one have none.
     """
@@ -116,7 +116,7 @@ def uses_of(containers: Iterable[RunningContainer]) -> tuple[OutsideUse, ...]:
 
 
 def _ask_engines(
-    clients: Iterable[tuple[str, EngineClient]],
+    clients: Iterable[EngineClient],
 ) -> tuple[list[RunningContainer], list[str]]:
     """Ask all engines for their running containers, within QUESTION_S altogether."""
     until_s = time.monotonic() + QUESTION_S
@@ -124,7 +124,7 @@ def _ask_engines(
     problems = []
     known = _load_known()
     facts: dict[str, _Facts] = {}
-    for program, client in clients:
+    for client in clients:
         if _not_before_s.get(client.address, 0.0) > time.monotonic():
             continue
         limited = client.within(max(_LEAST_S, until_s - time.monotonic()))
@@ -133,7 +133,8 @@ def _ask_engines(
                 found = known.get(container_id) or _inspect(container_id, limited)
                 if found:
                     facts[container_id] = found
-                    seen.append(RunningContainer(container_id, printable(name), program, *found))
+                    name = printable(name)
+                    seen.append(RunningContainer(container_id, name, client.program, *found))
         except LateError as problem:
             _not_before_s[client.address] = time.monotonic() + LATE_S
             problems.append(problem.message)

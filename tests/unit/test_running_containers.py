@@ -100,9 +100,7 @@ def _new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def found(*clients: Boxes, numbered: bool = True) -> tuple[RunningContainer, ...]:
     """Return the containers of engines, which answer."""
-    containers, problems = running_containers(
-        [("boxer", client) for client in clients], DGX1, numbered=numbered
-    )
+    containers, problems = running_containers(clients, DGX1, numbered=numbered)
     assert problems == []
     return containers
 
@@ -119,8 +117,7 @@ def test_engine_that_is_late() -> None:
     late = Asked(problem=LateError("late"))
     late.address = "box:2"
     for want in (["late"], []):
-        engines = [("boxer", late), ("boxer", Asked(WEB))]
-        containers, problems = running_containers(engines, DGX1, numbered=True)
+        containers, problems = running_containers([late, Asked(WEB)], DGX1, numbered=True)
         assert ([one.name for one in containers], problems) == (["web"], want)
     assert late.questions == ["names"]
 
@@ -129,7 +126,7 @@ def test_engine_without_an_answer() -> None:
     """No word of an engine that does not run, or is not this user's; others tell what failed."""
     problems = (NoAnswerError("gone"), ForbiddenError("not you"), FailedError("it failed"))
     for problem, want in zip(problems, ([], [], ["it failed"]), strict=True):
-        got = running_containers([("boxer", Asked(problem=problem))], DGX1, numbered=True)
+        got = running_containers([Asked(problem=problem)], DGX1, numbered=True)
         assert got == ((), want)
 
 
@@ -142,7 +139,7 @@ def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert clients_at_hand() == []
     with socket(AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
-        got = [(program, client.address) for program, client in clients_at_hand()]
+        got = [(client.program, client.address) for client in clients_at_hand()]
         assert got == [("docker", f"{tmp_path}/./s")]
 
 
