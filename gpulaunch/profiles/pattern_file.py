@@ -42,25 +42,16 @@ def load_pattern(text: str) -> Pattern:
             f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
             f"known are {', '.join(names)}, or give {file}",
         )
-    return _read_graph(
-        text, os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
-    )
+    name, content = os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
+    if content.lstrip().startswith("<") or text.lower().endswith(".graphml"):
+        from gpulaunch.machine.graph import read_graphml
 
-
-def _read_graph(path: str, name: str, content: str) -> Pattern:
-    if not content.lstrip().startswith("<") and not path.lower().endswith(".graphml"):
-        return _read_edge_list(path, name, content)
-    from gpulaunch.machine.graph import read_graphml
-
-    return graph_pattern(read_graphml(content, path), name, path)
-
-
-def _read_edge_list(path: str, name: str, content: str) -> Pattern:
-    lines = read_edges(path, content)
+        return graph_pattern(read_graphml(content, text), name, text)
+    lines = read_edges(text, content)
     try:
         return given_pattern(name, [edge for _, edge in lines])
     except FieldError as problem:
-        where = f"{path}:{lines[int(problem.path[0])][0]}" if problem.path else path
+        where = f"{text}:{lines[int(problem.path[0])][0]}" if problem.path else text
         raise UsageError(f"{where}: {problem.message}") from None
 
 

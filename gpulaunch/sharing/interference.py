@@ -121,9 +121,13 @@ def judge(
     sums = _add_up(demands)
     sm = _find_exceeded("SM", sums.sm_percentage)
     bandwidth = _find_exceeded("memory-bandwidth", sums.memory_bandwidth_percentage)
+    memory = []
+    if sums.memory_bytes > capacity.memory_bytes:
+        held_mib, most_mib = _mib(sums.memory_bytes), _mib(capacity.memory_bytes)
+        memory = [f"maximum memory {held_mib} of at most {most_mib}"]
     reasons = [
         *unlike,
-        *_find_memory(sums, capacity),
+        *memory,
         *_find_crowding(clients, capacity),
         *_find_taken(clients, capacity, held),
     ]
@@ -283,13 +287,6 @@ def find_filled(client: Client) -> str | None:
     )
 
 
-def _find_memory(sums: Sums, capacity: Capacity) -> Iterator[str]:
-    """Yield whether they hold more memory than they may."""
-    if sums.memory_bytes > capacity.memory_bytes:
-        held, most = _mib(sums.memory_bytes), _mib(capacity.memory_bytes)
-        yield f"maximum memory {held} of at most {most}"
-
-
 def _find_crowding(clients: Sequence[Client], capacity: Capacity) -> Iterator[str]:
     """Yield whether they are more than MPS takes, or than those want that share for throughput."""
     count = len(clients)
@@ -297,19 +294,13 @@ def _find_crowding(clients: Sequence[Client], capacity: Capacity) -> Iterator[st
         yield f"{count} clients of at most {capacity.most_clients} that MPS takes"
     if all(client.objective.name != "throughput" for client in clients):
         return
-    small = all(_is_small(client.demand) for client in clients)
+    # The paper says "low"; that three such jobs stay within the bound is ours.
+    largest = max(client.demand.sm_utilization_percentage for client in clients)
+    small = largest * MOST_SMALL_FOR_THROUGHPUT <= MOST_PERCENTAGE
     most = MOST_SMALL_FOR_THROUGHPUT if small else MOST_FOR_THROUGHPUT
     if count > most:
         size = "" if small else f" ({MOST_SMALL_FOR_THROUGHPUT} if all are small)"
         yield f"{count} clients of at most {most}{size} that objective throughput wants"
-
-
-def _is_small(demand: Demand) -> bool:
-    """Return whether three such jobs stay within the bound of SM utilization.
-
-    The paper says "low"; the third is ours.
-    """
-    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= MOST_PERCENTAGE
 
 
 def _find_taken(clients: Sequence[Client], capacity: Capacity, held: Held) -> Iterator[str]:

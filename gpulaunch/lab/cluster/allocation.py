@@ -281,16 +281,12 @@ def describe_this_node(topology: Topology) -> tuple[int, Node]:
     place = read_place(os.environ)
     name = (place and place.node) or os.uname().nodename
     task = place.rank.number if place and place.rank else 0
-    return task, Node(name, topology, _sockets())
-
-
-def _sockets() -> tuple[tuple[int, ...], ...]:
-    """Return the CPUs that this process may use, one for each core, by socket."""
-    sockets: dict[int, dict[int, int]] = {}
+    sockets: dict[int, dict[int, int]] = {}  # of the CPUs that this process may use, one of a core
     for cpu in sorted(os.sched_getaffinity(0)):
         socket, core = _number(cpu, "physical_package_id", 0), _number(cpu, "core_id", cpu)
         sockets.setdefault(socket, {}).setdefault(core, cpu)
-    return tuple(tuple(cores.values()) for _, cores in sorted(sockets.items()))
+    cores_of = tuple(tuple(cores.values()) for _, cores in sorted(sockets.items()))
+    return task, Node(name, topology, cores_of)
 
 
 def _number(cpu: int, name: str, otherwise: int) -> int:

@@ -49,11 +49,17 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         those with an edge that is cut.
     """
     n = len(rows)
-    alone = _alone(rows)
+    # how much less is cut, below 0, if a vertex leaves the side where all others are
+    alone = [-sum([weight for _, weight in row]) for row in rows]
     for start in range(starts):
         gains = alone[:]
         sides = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n, gains)
-        yield _improved(rows, sides, gains, alone)
+        while _run_pass(rows, sides, gains, alone) > TINY:
+            pass
+        cut = 0.0
+        for gain, least, side in zip(gains, alone, sides, strict=True):
+            cut += 0.0 if side else (gain - least) / 2
+        yield Split(sides, cut)
 
 
 def bisect(rows: Rows, size: int, starts: int) -> Split:
@@ -73,19 +79,10 @@ def bisect(rows: Rows, size: int, starts: int) -> Split:
     return best
 
 
-def _alone(rows: Rows) -> list[float]:
-    """Return how much less is cut, below 0, if a vertex leaves the side where all others are."""
-    return [-sum([weight for _, weight in row]) for row in rows]
-
-
 def _grow(rows: Rows, size: int, start: int, gains: list[float]) -> list[int]:
-    """Return parts, part 0 grown around a vertex.
+    """Return parts, part 0 of a size grown around a vertex.
 
-    Args:
-        rows: the graph.
-        size: vertices of part 0.
-        start: the first of them.
-        gains: of moves from part 1, which has all vertices; afterwards, of moves from the new ones.
+    Gains are those of moves from part 1, which has all vertices; then of moves from the new parts.
     """
     sides = [1] * len(rows)
     front = {start}
@@ -103,14 +100,6 @@ def _grow(rows: Rows, size: int, start: int, gains: list[float]) -> list[int]:
             else:
                 gains[other] -= 2 * weight
     return sides
-
-
-def _improved(rows: Rows, sides: list[int], gains: list[float], alone: list[float]) -> Split:
-    """Run passes until one gains nothing; the lists of sides and gains are changed."""
-    while _run_pass(rows, sides, gains, alone) > TINY:
-        pass
-    cut = sum([(g - a) / 2 for g, a, side in zip(gains, alone, sides, strict=True) if not side])
-    return Split(sides, cut)
 
 
 def _run_pass(rows: Rows, sides: list[int], gains: list[float], alone: list[float]) -> float:

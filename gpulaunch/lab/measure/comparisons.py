@@ -68,11 +68,7 @@ def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[G
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:
-    """Check, before long work, that jobs can share GPUs.
-
-    Raises:
-        FailedError: one of the GPUs cannot be shared.
-    """
+    """Check, before long work, that jobs can share GPUs."""
     offer = what_can_be_shared(one.machine)
     if isinstance(offer, Unfit):
         raise FailedError(f"no GPU can be shared: {offer.reason}")
@@ -227,12 +223,6 @@ def _measure_curve(job: MeasuredJob, one: Launch) -> Outcome:
     return Outcome({"sm_curve": curve}, done.status, (line,))
 
 
-def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return the options that give a job half of each GPU, whatever it needs."""
-    memory = _least_memory(gpus) // 2
-    return ("--share=50%", "-o", "utilization=50,50", "--memory", str(memory))
-
-
 def _least_memory(gpus: Sequence[Gpu]) -> int:
     return min(gpu.memory_bytes for gpu in gpus)
 
@@ -304,9 +294,12 @@ def measure_pair(
     sockets = {gpu.numa_node for gpu in gpus}
     near = [gpu for gpu in one.machine.topology.gpus if gpu.numa_node in sockets]
     theirs = list(gpus) if shares else [gpu for gpu in near if gpu not in gpus]
-    part = _half(gpus) if shares else ("--exclusive",)
+    part: tuple[str, ...] = ("--exclusive",)
     if shares:
         _check_sharable(one, gpus)
+        # half of each GPU, whatever the job needs
+        memory = _least_memory(gpus) // 2
+        part = ("--share=50%", "-o", "utilization=50,50", "--memory", str(memory))
     elif len(theirs) < max(other.gpus for other in others):
         raise UsageError(
             f"--pair: the socket of {gpus_named(gpus)} has {gpus_text(len(theirs))} beside them",
@@ -386,10 +379,7 @@ def _try_loads(
 def _forces(slowdown: float, alone: float | None, beside: float | None) -> dict[str, float]:
     """Return how much a job feels the memory load, and presses on it; nothing if it did not tell.
 
-    Args:
-        slowdown: the job's time beside the load / its time alone on as many SMs - 1.
-        alone: rounds a second of the load alone.
-        beside: and beside the job.
+    The slowdown is against the job alone on as many SMs; the load told its rounds a second.
     """
     if not alone or not beside:
         return {}

@@ -165,7 +165,10 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
         finally:
             marks = sorted(mark for listener in listeners for mark in listener.finish())
         process.forget()
-        run = _read_run(path)
+        run = None
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                run = run_of(json.load(file))
     if run and cut:  # we ended it: the status of the signal is no failure
         run = replace(run, exit_status=0)
     if run and run.exit_status in NOT_RUN:
@@ -197,13 +200,6 @@ def repeated(
             why = "was stopped"
         job.tell(f"it {why}, so there are no more runs")
     return done
-
-
-def _read_run(path: str) -> Run | None:
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return run_of(json.load(file))
 
 
 def _is_open(fd: int) -> bool:

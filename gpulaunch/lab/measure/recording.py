@@ -69,7 +69,13 @@ class Recorder(Events):
     """
 
     def __init__(self, launch: Launch, path: str | None, warn: Callable[[str], None]) -> None:
-        _refuse_unmeasurable(launch)
+        refuse_described(launch)
+        if launch.container and not launch.container.attached:
+            shown = " ".join(launch.command[:2])
+            raise UsageError(
+                f"'{shown}' does not stay until its container ends, so nothing can be measured",
+                "run it in the foreground, without -d",
+            )
         if path == "-":
             raise UsageError("-o record_to=-: stdout belongs to the job")
         if path is not None:
@@ -212,16 +218,6 @@ class Company:
         beside = pace(demands, capacity, caps, idle_power(capacity)).speeds[0]
         is_guess = share.promised_pace is None
         return RunBeside(names, caps, self._seconds[()], alone, None if is_guess else beside)
-
-
-def _refuse_unmeasurable(launch: Launch) -> None:
-    refuse_described(launch)
-    if launch.container and not launch.container.attached:
-        shown = " ".join(launch.command[:2])
-        raise UsageError(
-            f"'{shown}' does not stay until its container ends, so nothing can be measured",
-            "run it in the foreground, without -d",
-        )
 
 
 def refuse_described(launch: Launch) -> None:

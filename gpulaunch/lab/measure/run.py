@@ -320,16 +320,15 @@ def is_reservation(run: Run) -> bool:
     Source: mps-sharing-2024 Table II, WarpX: 61,453 MiB at both problem sizes, three quarters of
         the card. JAX: docs, GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
     """
-    return any(map(_looks_reserved, run.gpus))
-
-
-def _looks_reserved(gpu: GpuRun) -> bool:
-    most = gpu.figures.get("memory_bytes", 0)
-    steady = gpu.figures.get("memory_steady_percentage", 0.0)
-    if not most or not gpu.memory_bytes or steady < RESERVATION_STEADY_PERCENTAGE:
-        return False
-    share = 100 * most / gpu.memory_bytes
-    return abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN or share >= RESERVED_FROM_PERCENTAGE
+    for gpu in run.gpus:
+        most = gpu.figures.get("memory_bytes", 0)
+        steady = gpu.figures.get("memory_steady_percentage", 0.0)
+        if most and gpu.memory_bytes and steady >= RESERVATION_STEADY_PERCENTAGE:
+            share = 100 * most / gpu.memory_bytes
+            is_usual = abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN
+            if is_usual or share >= RESERVED_FROM_PERCENTAGE:
+                return True
+    return False
 
 
 def run_document(run: Run) -> dict[str, Any]:

@@ -94,7 +94,12 @@ class Sampler:
 
     def _open_meters(self) -> None:
         nvml.open_nvml()
-        at = _indices_by_address()
+        at: dict[PciAddress, int] = {}  # all GPUs: the job's links may end at any of them
+        for index in range(nvml.card_count()):
+            with suppress(LostGpuError):
+                address = nvml.card_at(index, []).address()
+                if address:
+                    at[address] = index
         for gpu in self._gpus:
             try:
                 self._meters.append(Meter(gpu, nvml.card_of(gpu.uuid, gpu.index), at))
@@ -114,17 +119,6 @@ class Sampler:
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
         for meter in self._meters:
             meter.finish()
-
-
-def _indices_by_address() -> dict[PciAddress, int]:
-    """Return the indices of all GPUs by PCI address: the job's links may end at any of them."""
-    found = {}
-    for index in range(nvml.card_count()):
-        with suppress(LostGpuError):
-            address = nvml.card_at(index, []).address()
-            if address:
-                found[address] = index
-    return found
 
 
 _SENT = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
@@ -229,11 +223,7 @@ class Meter:
                 self._gpm.close()
 
     def _read(self) -> Reading:
-        """Read all counters.
-
-        Raises:
-            LostGpuError: the GPU does not answer any more.
-        """
+        """Read all counters; raise LostGpuError if the GPU does not answer any more."""
         rates = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
@@ -248,11 +238,7 @@ class Meter:
         )
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """Call a function of NVML; None if the GPU does not know the answer.
-
-        Raises:
-            LostGpuError: the GPU does not answer any more.
-        """
+        """Call a function of NVML; None if the GPU does not know the answer."""
         try:
             return function(self._handle, *arguments)
         except pynvml.NVMLError as problem:

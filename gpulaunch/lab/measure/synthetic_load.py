@@ -156,7 +156,9 @@ def run(kind: str) -> None:
     Raises:
         CudaError: a call of the driver failed.
     """
-    stopped = _note_signals()
+    stopped: list[int] = []  # TERM and INT are only noted, so that queued work still ends
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: stopped.append(got))
     cuda = Cuda()
     queues: list[tuple[int, int, Copy]] = []  # with context and stream
     for context in open_gpus(cuda):
@@ -179,14 +181,6 @@ def run(kind: str) -> None:
         if now_s > told_s + TELL_S:
             print(json.dumps({"done": done, "at_s": now_s}), flush=True)
             told_s = now_s
-
-
-def _note_signals() -> list[int]:
-    """Have TERM and INT only noted in the returned list, so that queued work still ends."""
-    noted: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _: noted.append(got))
-    return noted
 
 
 def main(kind: str) -> int:

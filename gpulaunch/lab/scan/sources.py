@@ -155,7 +155,8 @@ def scan_sources(files: Mapping[str, str], unread: Sequence[str] = ()) -> Scan:
     left = sorted({use.api for use in calls} - {use.api for use in counted})
     if left:
         doubts.append(("likely", f"little, or at the start, so left out: {_join(left)}"))
-    confidence = _weakest([sure for sure, _ in doubts])
+    # A conclusion is as sure as its weakest ground.
+    confidence = max((sure for sure, _ in doubts), key=CONFIDENCES.index, default=CONFIDENCES[0])
     sensitive, why = _judge_sensitivity(calls)
     # What is not known may move much data: that nothing else does is no reason to say no.
     if sensitive is False and (found.unknown or found.named or found.unseen or warnings):
@@ -238,11 +239,6 @@ def _matters(use: Use) -> bool | None:
     # reduces in each iteration may be a few numbers of the host.
     collective = use.interface.pattern and not use.api.lower().startswith("mpi")
     return True if amount == "large" or (use.repeats and collective) else None
-
-
-def _weakest(found: Sequence[Confidence]) -> Confidence:
-    """Return the least sure of several: a conclusion is as sure as its weakest ground."""
-    return max(found, key=CONFIDENCES.index, default="certain")
 
 
 def _join(names: Iterable[str]) -> str:

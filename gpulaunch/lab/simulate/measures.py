@@ -173,11 +173,7 @@ def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJo
 
 
 def _sum_held(stays: Iterable[Stay]) -> float:
-    """Return the GPU seconds that were held; those that jobs share count once.
-
-    Args:
-        stays: stays in the order of starts.
-    """
+    """Return the GPU seconds that were held by stays in order; those that jobs share count once."""
     held_until_s: dict[tuple[int, int], float] = {}
     held_s = 0.0
     for stay in stays:
