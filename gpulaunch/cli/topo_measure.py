@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.output import print_json, rounded, say, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
-from gpulaunch.errors import UsageError, counted
+from gpulaunch.errors import UsageError
 from gpulaunch.files.data_files import make_own
-from gpulaunch.files.document import install_hint, read_document
+from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.lab.measure.links import (
     Comparison,
@@ -23,7 +23,6 @@ from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.process.job import end_by
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
 
 
 def measure_links(path: str | None, *, as_json: bool) -> int:
@@ -64,7 +63,6 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
             "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
             "cut_gb_per_s": rounded(entry.cut),
             "mapa_gb_per_s": rounded(entry.mapa),
-            "refit_gb_per_s": rounded(entry.refit),
         }
         for entry in comparisons
     ]
@@ -94,21 +92,13 @@ def _tell(text: str) -> None:
 
 def _draw(comparisons: Sequence[Comparison]) -> None:
     """Draw every measured set beside the models' figures, and the models' errors."""
-    columns = ("measured", "cut", "Eq. 2", "refit")
+    columns = ("measured", "cut", "Eq. 2")
     table = Grid("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
-        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa)
         gpus = ",".join(map(str, entry.figure.gpus))
         table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
-    errors = []
-    for name, error in model_errors(comparisons).items():
-        if error is not None:
-            errors.append(f"{_MODELS[name]} {error:.3g}")
-    if comparisons[0].refit is None:
-        fit = f"without numpy Eq. 2 is not fitted to this machine: {install_hint('measure')}"
-    else:
-        sets = counted(len(comparisons), "set")
-        fit = f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}"
-    difference = f"root mean square difference: {', '.join(errors)}"
-    lines = [f"all-reduce bus bandwidth, GB/s; {difference}", fit]
-    draw(Parts(table, *(Text(line, "dim") for line in lines)), sys.stdout)
+    errors = model_errors(comparisons)
+    difference = f"cut {errors['cut']:.3g}, Eq. 2 as published {errors['mapa']:.3g}"
+    line = f"all-reduce bus bandwidth, GB/s; root mean square difference: {difference}"
+    draw(Parts(table, Text(line, "dim")), sys.stdout)

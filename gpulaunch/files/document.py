@@ -119,7 +119,6 @@ def log_lines(path: str) -> Iterator[bytes]:
 
 EXTRAS = {
     "mcp": ("mcp>=2.0",),
-    "measure": ("numpy>=1.26",),
     "report": ("matplotlib>=3.10",),
     "scan": ("tree-sitter>=0.22", "tree-sitter-cuda>=0.21"),
 }

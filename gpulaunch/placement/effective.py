@@ -34,18 +34,14 @@ def mapa_equation(x: int, y: int, z: int) -> float:
         >>> round(mapa_equation(2, 1, 0), 2)
         57.86
     """
-    return sum(theta * term for theta, term in zip(THETA, mapa_terms(x, y, z), strict=True))
-
-
-def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
-    """Return what the coefficients of Eq. 2 are multiplied with, in their order."""
-    return (
+    terms = (
         x, y, z,
         1 / (x + 1), 1 / (y + 1), 1 / (z + 1),
         x * y, y * z, z * x,
         1 / (x * y + 1), 1 / (y * z + 1), 1 / (z * x + 1),
         x * y * z, 1 / (x * y * z + 1),
     )  # fmt: skip
+    return sum(theta * term for theta, term in zip(THETA, terms, strict=True))
 
 
 def cut(fabric: Fabric, gpus: Sequence[int]) -> int:

@@ -118,8 +118,7 @@ def test_machine_file(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> Non
     told = f"-o bandwidth_model=measured: nothing was measured of {os.uname().nodename}"
     assert done.stderr == complaint(told, "'gpulaunch topo --measure' does it, on idle GPUs")
     errors = measured(launcher)["root_mean_square_error_gb_per_s"]
-    assert errors["refit"] == pytest.approx(0, abs=1e-6)  # 14 coefficients for five sets
-    assert errors["mapa"] > errors["refit"]
+    assert errors["mapa"] > 0
     want = ((1**2 + 1**2 + 0.5**2 + 13**2 + 20**2) / 5) ** 0.5
     assert errors["cut"] == pytest.approx(want)
     path = own_file(launcher)

@@ -29,7 +29,6 @@ DOORS = {
     "matplotlib": {"cli/simulate.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
-    "numpy": {"lab/measure/links.py"},
     "psutil": {"process/ending.py", "process/system.py"},
     "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {

@@ -2,8 +2,7 @@
 
 The benchmark is nccl-tests' all_reduce_perf. mapa-sc21 3.4 defines the effective bandwidth of a set
 as a measurement, the peak all-reduce bandwidth, and measures one set of each kind. The kind of a
-set is the links of its best ring. Bandwidth models are held against the figures, and fitted to
-them.
+set is the links of its best ring. Bandwidth models are held against the figures.
 """
 
 import os
@@ -26,7 +25,7 @@ from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.placement.effective import cut, mapa_equation, ring_counts, ring_links
 from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.process.system import now
 from gpulaunch.records import Record
@@ -67,13 +66,11 @@ class Comparison(Record):
         figure: what was measured.
         cut: prediction of the cut model.
         mapa: prediction of Eq. 2 with the paper's coefficients.
-        refit: prediction of Eq. 2 with coefficients fitted to these figures; None without numpy.
     """
 
     figure: Figure
     cut: float
     mapa: float
-    refit: float | None
 
 
 def measure(
@@ -231,58 +228,22 @@ def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
 
 
 def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
-    """Return every figure with the predictions of `cut`, of Eq. 2, and of Eq. 2 fitted anew."""
+    """Return every figure with the predictions of `cut` and of Eq. 2."""
     fabric = Fabric(topology)
-    counts = [ring_counts(fabric, _positions(fabric, figure.gpus)) for figure in figures]
-    refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
     comparisons = []
-    for figure, count in zip(figures, counts, strict=True):
-        refit = None
-        if refits is not None:
-            terms = mapa_terms(*count)
-            refit = sum(theta * term for theta, term in zip(refits, terms, strict=True))
-        planned = cut(fabric, _positions(fabric, figure.gpus)) / UNIT
-        comparisons.append(Comparison(figure, planned, mapa_equation(*count), refit))
+    for figure in figures:
+        gpus = _positions(fabric, figure.gpus)
+        predicted = mapa_equation(*ring_counts(fabric, gpus))
+        comparisons.append(Comparison(figure, cut(fabric, gpus) / UNIT, predicted))
     return comparisons
 
 
-def refit_equation(
-    counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[float]
-) -> list[float] | None:
-    """Fit the coefficients of Eq. 2 to this machine by least squares.
-
-    Where the figures do not determine the coefficients, the shortest vector of them is returned.
-
-    Args:
-        counts: double NVLinks, single NVLinks and PCIe paths of each sample's ring.
-        bandwidths: GB/s of each sample.
-
-    Returns:
-        14 numbers in the order of THETA; None without numpy.
-
-    Source: mapa-sc21 3.4.3, which fits 31 samples.
-    """
-    try:
-        import numpy as np
-    except ImportError:
-        return None
-    terms = np.array([mapa_terms(*count) for count in counts], dtype=float)
-    return [
-        float(theta)
-        for theta in np.linalg.lstsq(terms, np.array(bandwidths, dtype=float), rcond=None)[0]
-    ]
-
-
-def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
-    """Return the root mean square error of each model in GB/s; None without predictions."""
-    measured = [entry.figure.all_reduce_gb_per_s for entry in comparisons]
-    errors: dict[str, float | None] = {}
-    for model in ("cut", "mapa", "refit"):
-        values = [getattr(entry, model) for entry in comparisons]
-        errors[model] = None
-        if None not in values:
-            squares = ((a - b) ** 2 for a, b in zip(values, measured, strict=True))
-            errors[model] = sqrt(fmean(squares))
+def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """Return the root mean square error of each model in GB/s."""
+    errors: dict[str, float] = {}
+    for model in ("cut", "mapa"):
+        off = [getattr(one, model) - one.figure.all_reduce_gb_per_s for one in comparisons]
+        errors[model] = sqrt(fmean([each**2 for each in off]))
     return errors
 
 
