@@ -146,10 +146,7 @@ def _most_useful(
 ) -> Order:
     """Return the order whose chosen set is of most use to the system or, if asked, to the job.
 
-    Args:
-        problem: the placement problem.
-        for_job: whether the use to the job counts.
-        as_published: whether the machine is cut in two again and again, not all sets are tried.
+    As published, the machine is cut in two again and again; else all sets are tried.
     """
     from gpulaunch.placement.topo_aware import (  # late: few launches go by utility
         LEAST_WORST_SLOWDOWN,

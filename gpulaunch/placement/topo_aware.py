@@ -316,12 +316,10 @@ def _most(value: Valuation, gpus: Gpus) -> Worth:
 def _mapper_of_distances(value: Valuation, gpus: Sequence[int]) -> Mapper:
     """Return a mapper to which a link is worth more the shorter it is."""
     far = [[value.far[a][b] for b in gpus] for a in gpus]
-    ways = sorted({way for row in far for way in row})
-    number = {way: kind for kind, way in enumerate(ways)}
-    kind = [[number[way] for way in row] for row in far]
+    longest = max(map(max, far))
     # Whole numbers of 1e-9, so that the order of a sum makes no difference.
-    worth = [10**9 * (ways[-1] - way) for way in ways]
-    mapper = Mapper(kind, value.edges, worth, ranks=value.ranks)
+    worth = [10**9 * (longest - way) for way in range(longest + 1)]
+    mapper = Mapper(far, value.edges, worth, ranks=value.ranks)
     mapper.left = inf  # a job is refused only after all was tried, however long that takes
     return mapper
 

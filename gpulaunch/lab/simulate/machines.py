@@ -328,8 +328,6 @@ class _KnownDecisions:
     that they were found for; a job that waits under a threshold waits under any higher one.
     """
 
-    __slots__ = ("found", "waits_from")
-
     def __init__(self) -> None:
         self.found: list[tuple[float, float, Found]] = []
         self.waits_from = float("inf")
