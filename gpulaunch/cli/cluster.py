@@ -34,7 +34,7 @@ from gpulaunch.lab.cluster.allocation import (
     report_lines,
 )
 from gpulaunch.lab.cluster.cluster import Cluster
-from gpulaunch.lab.cluster.cluster_file import load_cluster, tree_of_file
+from gpulaunch.lab.cluster.cluster_file import load_cluster, read_traffic_file, tree_of_file
 from gpulaunch.lab.cluster.mapping import (
     ENGINE_FILES,
     Judgement,
@@ -53,7 +53,6 @@ from gpulaunch.lab.cluster.traffic import (
     shape_traffic,
     summed,
 )
-from gpulaunch.lab.cluster.traffic_file import read_traffic_file
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.options import one_of

@@ -11,8 +11,8 @@ from values import cases
 from gpulaunch.cli.cluster import read_traffic
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
+from gpulaunch.lab.cluster.cluster_file import read_traffic_file
 from gpulaunch.lab.cluster.traffic import DEFAULT_VOLUMES, parallel_traffic, shape_traffic
-from gpulaunch.lab.cluster.traffic_file import read_traffic_file
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())
 MISTAKES = _TEXTS["mistakes_in_traffic"]

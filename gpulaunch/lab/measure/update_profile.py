@@ -164,8 +164,10 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> tuple[Document, 
 
 def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document) -> Iterator[str]:
     now = fresh["resources"]
+    spreads = runs.get("spread", {}) if runs.get("count", 1) >= ENOUGH_RUNS else {}
     for key, what in _COMPARED.items():
-        if key in before and key in now and not _is_near(key, before, runs, now):
+        within = max(WITHIN_POINTS, WITHIN_SPREADS * spreads.get(key, 0.0))
+        if key in before and key in now and abs(now[key] - before[key]) > within:
             yield f"{what} {now[key]:.4g} % instead of {before[key]:.4g} %"
     most, used = before.get("memory_mib"), now.get("memory_mib", 0)
     if most and abs(used - most) > WITHIN_MEMORY * most:
@@ -176,13 +178,6 @@ def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document
     gpus = fresh["runs"]["gpus"]
     if runs.get("gpus", gpus) != gpus:
         yield f"on {gpus_text(gpus)} instead of {runs['gpus']}"
-
-
-def _is_near(
-    key: str, before: Mapping[str, Any], runs: Mapping[str, Any], now: Mapping[str, Any]
-) -> bool:
-    spread = runs.get("spread", {}).get(key, 0.0) if runs.get("count", 1) >= ENOUGH_RUNS else 0.0
-    return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
 
 
 def _merge_run(known: Mapping[str, Any], fresh: Document, source: str) -> Document:
