@@ -60,16 +60,6 @@ class Section:
         """Return whether the table has any key."""
         return bool(self.document)
 
-    def __eq__(self, other: object) -> bool:
-        """Compare the tables of two sections of one class."""
-        return type(other) is type(self) and other.document == self.document
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """Show the class and the table."""
-        return f"{type(self).__name__}({self.document!r})"
-
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Section)
