@@ -24,7 +24,7 @@ from gpulaunch.files.data_files import is_path
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.past import find_launch
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.profiles.layers import split_variant
+from gpulaunch.profiles.catalog import split_variant
 
 _INSTRUCTIONS = """\
 gpulaunch shares the GPUs of this machine among its users. `launch` starts a command on GPUs of \

@@ -14,9 +14,14 @@ from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.fields import ListOf, RowOf
 from gpulaunch.files.units import format_duration, format_size
-from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
+from gpulaunch.profiles.catalog import (
+    find_profile,
+    is_benchmark,
+    load_profile,
+    profile_names,
+    variants_of,
+)
 from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
-from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 
 _Beside = Mapping[str, Sequence[tuple[str, float]]]

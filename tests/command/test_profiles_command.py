@@ -9,8 +9,7 @@ from conftest import DGX, SCRIPT, Launcher
 from test_profile_view import FULL
 from test_profiles import SHIPPED
 
-from gpulaunch.profiles.catalog import load_profile, profile_names
-from gpulaunch.profiles.layers import variants_of
+from gpulaunch.profiles.catalog import load_profile, profile_names, variants_of
 
 
 def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path: Path) -> None:
