@@ -133,8 +133,8 @@ def _ask_engines(
                 found = known.get(container_id) or _inspect(container_id, limited)
                 if found:
                     facts[container_id] = found
-                    name = printable(name)
-                    seen.append(RunningContainer(container_id, name, client.program, *found))
+                    shown = printable(name)
+                    seen.append(RunningContainer(container_id, shown, client.program, *found))
         except LateError as problem:
             _not_before_s[client.address] = time.monotonic() + LATE_S
             problems.append(problem.message)
