@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import date
+from collections.abc import Sequence
 from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
@@ -14,7 +13,6 @@ if sys.version_info >= (3, 11):
 else:  # it is not in the standard library of Python 3.10
     import tomli as tomllib
 
-_MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"
 
 _STATEMENT = r"\s*(\[|[^=]+=)"  # may begin a statement, or be within a value
@@ -71,8 +69,6 @@ def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None
 def parse_toml(origin: str, text: str) -> dict[str, Any]:
     """Parse TOML from a file or elsewhere, such as an image's label.
 
-    Dates of TOML become text in ISO 8601.
-
     Raises:
         UsageError: the text is no TOML, or a key in it has more than 16 levels.
     """
@@ -85,9 +81,7 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
         before = text.count("\n", 0, deep.end())
         raise UsageError(f"{origin}:{before + 1}: a key of more than {_MOST_LEVELS} levels")
     try:
-        data = tomllib.loads(text)
-        _replace_dates(data)
-        large = _find_large(data)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_locate(origin, text, str(problem))) from None
     except RecursionError:
@@ -96,36 +90,6 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
         ) from None
     except ValueError as problem:  # numbers of thousands of digits
         raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
-    if large:
-        line = line_of(text, large)
-        raise UsageError(f"{origin}:{line}: {large[-1]}: a number of more than 64 bits")
-    return data
-
-
-def _replace_dates(value: Any) -> None:  # noqa: ANN401
-    """Replace TOML's own dates by ISO 8601 text, wherever a key is called date."""
-    for key, one in _items(value):
-        if key == "date" and isinstance(one, date):
-            value[key] = one.isoformat().replace("+00:00", "Z")
-        _replace_dates(one)
-
-
-def _find_large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Return the path of the first whole number beyond TOML's 64 bits; None if there is none."""
-    if isinstance(value, int):
-        return path if value.bit_length() > _MOST_BITS else None
-    for key, one in _items(value):
-        found = _find_large(one, (*path, key))
-        if found:
-            return found
-    return None
-
-
-def _items(value: object) -> Iterable[tuple[Any, Any]]:
-    """Return the values in a table or list, with their keys or positions."""
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _locate(path: str, text: str, problem: str) -> str:
