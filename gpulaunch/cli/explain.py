@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import TextIO
 
 from gpulaunch.cli.output import Document, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
@@ -49,14 +48,15 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
         options: its options, which say what to print, and whether as JSON.
     """
     document = _decision_document(launch, decision, _preview_share(decision, state))
+    explanation = _explain(launch, decision, state) if options.explain else None
     if options.json:
-        if options.explain:
-            document |= _explanation_document(_explain(launch, decision, state))
+        if explanation:
+            document |= _explanation_document(explanation)
         print_json(document)
     else:
         print("\n".join(_decision_lines(document, explained=options.explain)))
-        if options.explain:
-            _print_explanation(launch, decision, state, sys.stdout)
+        if explanation:
+            draw(explanation_table(launch.request, decision, explanation), sys.stdout)
     return str(document["decision"])
 
 
@@ -90,14 +90,10 @@ def _explain(launch: Launch, decision: Decision, state: State) -> Explanation:
 
 def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
     """Say why a launch got its GPUs, or none, to its user."""
+    table = explanation_table(launch.request, decision, _explain(launch, decision, state))
     # rich exits on a broken pipe, and a lost stderr must not stop a job.
     with suppress(OSError, SystemExit):
-        _print_explanation(launch, decision, state, sys.stderr)
-
-
-def _print_explanation(launch: Launch, decision: Decision, state: State, stream: TextIO) -> None:
-    explanation = _explain(launch, decision, state)
-    draw(explanation_table(launch.request, decision, explanation), stream)
+        draw(table, sys.stderr)
 
 
 def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -> int:
