@@ -127,8 +127,9 @@ def test_flags_are_as_the_installed_podman_reads_them(
     for command in commands:
         shown |= help_flags(*command)
     assert len(shown) > 10
-    for flag in sorted(table.valued | table.switches | shown.keys()):
-        got = "value" if flag in table.valued else "switch" if flag in table.switches else None
+    switches, valued = table
+    for flag in sorted(valued | switches | shown.keys()):
+        got = "value" if flag in valued else "switch" if flag in switches else None
         if flag in shown:
             assert got == shown[flag], flag
         elif "run" in commands[0]:

@@ -312,16 +312,14 @@ def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanC
 def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> None:
     """Check that podman itself runs the containers, here."""
     origin = None
+    for name in _REMOTE_VARIABLES:
+        if environment.get(name):
+            origin = f"{name}={printable(environment[name])}"
     for flag in command.global_flags:
         if flag.name in ("-r", "--remote"):
-            if not flag.is_on:
-                return
-            origin = flag.name
-        if flag.name in _REMOTE_FLAGS:
+            origin = flag.name if flag.is_on else None
+        elif flag.name in _REMOTE_FLAGS:
             origin = f"{flag.name} {printable(flag.value or '')}"
-    for name in _REMOTE_VARIABLES:
-        if origin is None and environment.get(name):
-            origin = f"{name}={printable(environment[name])}"
     if origin:
         raise UsageError(
             f"{origin}: podman would ask a service, whose GPUs may not be this machine's",

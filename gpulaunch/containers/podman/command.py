@@ -28,20 +28,12 @@ _STARTING = frozenset({("start",), ("restart",), ("container", "start"), ("conta
 _COMPOSE_STARTS = frozenset({"create", "restart", "run", "start", "up", "scale", "watch"})
 
 
-class FlagTable(Record):
-    """The flags of one command.
-
-    Attributes:
-        switches: flags that take a value only as --flag=value.
-        valued: flags that always take one, joined or as the next word.
-    """
-
-    switches: frozenset[str]
-    valued: frozenset[str]
+FlagTable = tuple[frozenset[str], frozenset[str]]
+"""The flags of one command: switches, which take a value only as --flag=value, and all others."""
 
 
 def _table(switches: str, valued: str) -> FlagTable:
-    return FlagTable(frozenset(switches.split()), frozenset(valued.split()))
+    return frozenset(switches.split()), frozenset(valued.split())
 
 
 # Flags of podman itself that may also follow the subcommand.
@@ -232,8 +224,9 @@ def _read_flags(
     argv: tuple[str, ...], at: int, table: FlagTable, command: str
 ) -> tuple[tuple[Flag, ...], int]:
     """Return the flags up to the first other word, and the index after them."""
-    flags = tuple(read_flags(argv, at, table.valued))
-    known = table.valued | table.switches
+    switches, valued = table
+    known = switches | valued
+    flags = tuple(read_flags(argv, at, valued))
     for flag in flags:
         # Of a joined value one can be certain, and podman judges the flag.
         if flag.name not in known and flag.value is None:
