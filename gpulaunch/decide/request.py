@@ -17,7 +17,7 @@ from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.lease import Client, EngineJob
-    from gpulaunch.sharing.search import Search
+    from gpulaunch.sharing.caps import Search
     from gpulaunch.sharing.speed import Capacity
 
 _WIDEST_RANGE = 1024

@@ -19,8 +19,8 @@ from gpulaunch.leases.lease import Client, Lease, Share, is_inside, share_groups
 from gpulaunch.leases.queue import barring, queued
 from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.records import replace
+from gpulaunch.sharing.caps import Caps, Search
 from gpulaunch.sharing.interference import Verdict, find_filled, judge
-from gpulaunch.sharing.search import Caps, Search
 from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 
 _DIGITS = 3  # decimals of a predicted slowdown that make a difference

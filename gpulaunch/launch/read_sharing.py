@@ -20,8 +20,8 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
+from gpulaunch.sharing.caps import Search, joined
 from gpulaunch.sharing.mps_directories import CONTROL
-from gpulaunch.sharing.search import Search, joined
 from gpulaunch.sharing.speed import Capacity, capacity_by, is_memory_bound, with_headroom
 
 LEAST_DRIVER = 550

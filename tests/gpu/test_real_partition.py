@@ -17,8 +17,7 @@ from real_gpu import KINDS, PROFILE, Bench, measured
 from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.caps import best_caps
-from gpulaunch.sharing.search import Search
+from gpulaunch.sharing.caps import Search, best_caps
 from gpulaunch.sharing.speed import Capacity
 
 pytest_plugins = ("real_gpu",)

@@ -16,8 +16,7 @@ from gpulaunch.decide.share_options import assess_group
 from gpulaunch.leases.lease import Client, Lease, Objective, Share
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import replace
-from gpulaunch.sharing.caps import best_caps
-from gpulaunch.sharing.search import Search, joined
+from gpulaunch.sharing.caps import Search, best_caps, joined
 from gpulaunch.sharing.speed import Capacity
 
 PAPER = Machine()
