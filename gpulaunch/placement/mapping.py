@@ -24,7 +24,7 @@ EFFORT = 50_000
 MOST_KICKS = 24
 """Kicks that better the winner's mapping where it is not exact, up to 16 ranks, in some 20 ms."""
 
-_Matrix = list[list[list[int]]]  # for each weight of an edge, a figure of every two GPUs
+_Kinds = Sequence[Sequence[int]]  # for every two GPUs the kind of their link, a number
 _Ends = list[tuple[int, int, int]]  # two ranks, and the place of their edge's weight in the shares
 
 
@@ -56,14 +56,15 @@ class Mapper:
         edges: rank, higher rank, place of the edge's weight among all weights, heaviest first.
         ranks: number of ranks.
         shares: the weights of edges relative to the heaviest, which is the first.
-        speed: for each of these weights how fast an edge is, by kind of link; empty without speeds.
+        gain: for each of these weights what an edge adds to a total, by kind of link.
+        speed: likewise how fast it is; empty without speeds.
         floors: the speeds that an edge can have, the fastest first.
         left: partial mappings that may still be tried; below 0 once exchanges had to do.
     """
 
     def __init__(
         self,
-        kind: Sequence[Sequence[int]],
+        kind: _Kinds,
         edges: Sequence[Edge],
         worth: Sequence[int],
         speeds: Sequence[int] | None = None,
@@ -78,7 +79,7 @@ class Mapper:
         self.ranks = ranks or 1 + max((b for _, b, _ in edges), default=-1)
         self.left: float = EFFORT
         self.shares = shares
-        self._gain = [[round(link * share) for link in worth] for share in shares]
+        self.gain = [[round(link * share) for link in worth] for share in shares]
         self.speed = [[round(one / share) for one in speeds] for share in shares] if speeds else []
         self.floors = sorted({one for row in self.speed for one in row if one}, reverse=True)
         self._known: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
@@ -111,7 +112,7 @@ class Mapper:
         """Return a mapping with its figures."""
         links = [(share, self._kind[gpus[a]][gpus[b]]) for a, b, share in self.edges]
         speeds = [self.speed[share][link] for share, link in links] if self.speed else ()
-        total = sum([self._gain[share][link] for share, link in links])
+        total = sum([self.gain[share][link] for share, link in links])
         return Mapping(tuple(gpus), min(speeds, default=0), total)
 
     @cached_property
@@ -130,7 +131,7 @@ class Mapper:
 
         The heaviest edges get the best links, and no GPU has more edges than any rank.
         """
-        rows = [[self._gain[0][row[b]] for b in gpus] for row in [self._kind[a] for a in gpus]]
+        rows = [[self.gain[0][row[b]] for b in gpus] for row in [self._kind[a] for a in gpus]]
         links = sorted([gain for i, row in enumerate(rows) for gain in row[:i]], reverse=True)
         weights = sorted([self.shares[share] for *_, share in self.edges], reverse=True)
         edges = sum([int(a * b) + 1 for a, b in zip(links, weights, strict=False)])
@@ -158,23 +159,24 @@ class Mapper:
         kind = [[0] * self.ranks for _ in range(self.ranks)]
         for (a, b), link in zip(combinations(range(self.ranks), 2), links, strict=True):
             kind[a][b] = kind[b][a] = link
-        gain = [[[row[link] for link in links] for links in kind] for row in self._gain]
-        speed = [[[row[link] for link in links] for links in kind] for row in self.speed]
         if self.ranks <= EXACT_RANKS:
-            return _BestMapping(self, kind, gain, speed, slowest_first=slowest_first).best()
-        exchanges = _Exchanges(self.edges, gain, speed if slowest_first else [])
-        order = exchanges.best(self._place_greedily(gain), kicks)
-        if exchanges.speed:  # faster edges than the slowest gain nothing: now better the total
-            exchanges.fastest = min(speed[share][order[a]][order[b]] for a, b, share in self.edges)
+            return _BestMapping(self, kind, slowest_first=slowest_first).best()
+        exchanges = _Exchanges(self, kind, by_speed=slowest_first)
+        order = exchanges.best(self._place_greedily(kind), kicks)
+        if slowest_first:  # faster edges than the slowest gain nothing: now better the total
+            ends = [(share, kind[order[a]][order[b]]) for a, b, share in self.edges]
+            exchanges.fastest = min(self.speed[share][link] for share, link in ends)
             order = exchanges.best(order, kicks)
         return order
 
-    def _place_greedily(self, gain: _Matrix) -> list[int]:
+    def _place_greedily(self, kind: _Kinds) -> list[int]:
         """Return for each rank the GPU that adds most, the lowest of equals."""
         order: list[int] = []
         left = list(range(self.ranks))
         for earlier in self.earlier:
-            gains = [sum([gain[share][gpu][order[a]] for a, share in earlier]) for gpu in left]
+            gains = [
+                sum([self.gain[share][kind[gpu][order[a]]] for a, share in earlier]) for gpu in left
+            ]
             order.append(left.pop(gains.index(max(gains))))
         return order
 
@@ -211,17 +213,10 @@ class _BestMapping:
     only one order is tried.
     """
 
-    def __init__(
-        self,
-        mapper: Mapper,
-        kind: Sequence[Sequence[int]],
-        gain: _Matrix,
-        speed: _Matrix,
-        *,
-        slowest_first: bool,
-    ) -> None:
-        self._mapper, self._gain, self._speed = mapper, gain, speed
+    def __init__(self, mapper: Mapper, kind: _Kinds, *, slowest_first: bool) -> None:
+        self._mapper, self._kind = mapper, kind
         self._slowest_first = slowest_first
+        self._gain = [[mapper.gain[0][link] for link in row] for row in kind]  # of heaviest edges
         places = range(mapper.ranks)
         self._lower_twins = [
             sum(
@@ -259,9 +254,10 @@ class _BestMapping:
                 continue
             more, slow = total, slowest
             for other, share in mapper.earlier[rank]:
-                more += self._gain[share][gpu][self._where[other]]
-                if self._speed:
-                    slow = min(slow, self._speed[share][gpu][self._where[other]])
+                link = self._kind[gpu][self._where[other]]
+                more += mapper.gain[share][link]
+                if mapper.speed:
+                    slow = min(slow, mapper.speed[share][link])
             self._where[rank] = gpu
             self._extend(rank + 1, used | 1 << gpu, slow, more)
             if self._order and (mapper.left < 0 or self._best >= self._enough):
@@ -275,9 +271,9 @@ class _BestMapping:
         """
         ends, among = self._mapper.open[rank]
         free = [gpu for gpu in range(self._mapper.ranks) if not used >> gpu & 1]
-        most = self._best_sum([self._gain[0][a][b] for a, b in combinations(free, 2)], among)
+        most = self._best_sum([self._gain[a][b] for a, b in combinations(free, 2)], among)
         for end, shares in ends:
-            row = self._gain[0][self._where[end]]
+            row = self._gain[self._where[end]]
             most += self._best_sum([row[gpu] for gpu in free], shares)
         return most
 
@@ -293,20 +289,15 @@ class _BestMapping:
 class _Exchanges:
     """Mappings of many ranks to one set that get better as two ranks change places.
 
-    Args:
-        edges: edges of the pattern.
-        gain: what an edge of each weight adds between every two GPUs, as places in the set.
-        speed: how fast it is there; empty if only the sum of what edges add counts.
-
     Attributes:
-        fastest: the speed beyond which an edge is fast enough.
+        fastest: the speed beyond which an edge is fast enough, where speeds count before totals.
     """
 
-    def __init__(self, edges: _Ends, gain: _Matrix, speed: _Matrix) -> None:
-        self._edges, self._gain, self.speed = edges, gain, speed
+    def __init__(self, mapper: Mapper, kind: _Kinds, *, by_speed: bool) -> None:
+        self._mapper, self._kind, self._by_speed = mapper, kind, by_speed
         self.fastest: float = inf
-        self._at: list[_Ends] = [[] for _ in gain[0]]
-        for edge in edges:
+        self._at: list[_Ends] = [[] for _ in kind]
+        for edge in mapper.edges:
             self._at[edge[0]].append(edge)
             self._at[edge[1]].append(edge)
 
@@ -327,16 +318,18 @@ class _Exchanges:
                 drawn = (drawn * 1103515245 + 12345) % (1 << 31)
                 _swap(kicked, (drawn >> 8) % len(found), (drawn >> 16) % len(found))
             order = self._settle(kicked)
-            if self._worth(order, self._edges) >= self._worth(found, self._edges):
+            if self._worth(order, self._mapper.edges) >= self._worth(found, self._mapper.edges):
                 found = order
         return found
 
     def _worth(self, order: Sequence[int], edges: _Ends) -> tuple[float, ...]:
         """Return the speeds of edges, if they count, the slowest first; then what they add."""
-        total = sum([self._gain[share][order[a]][order[b]] for a, b, share in edges])
-        if not self.speed:
+        mapper = self._mapper
+        links = [(share, self._kind[order[a]][order[b]]) for a, b, share in edges]
+        total = sum([mapper.gain[share][link] for share, link in links])
+        if not self._by_speed:
             return (total,)
-        speeds = [self.speed[share][order[a]][order[b]] for a, b, share in edges]
+        speeds = [mapper.speed[share][link] for share, link in links]
         return (*sorted([min(speed, self.fastest) for speed in speeds]), total)
 
     def _settle(self, start: Sequence[int]) -> list[int]:
