@@ -9,14 +9,15 @@ import _thread
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.launch import Events, Keeper
 from gpulaunch.launch.surroundings import find_strays
 from gpulaunch.leases.holders import name_job
+from gpulaunch.leases.record_file import Draft
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import are_busy, load_driver, watch_faults
 from gpulaunch.machine.gpu import gpus_named
@@ -28,43 +29,56 @@ _LOOKS = 4
 """The least number of looks in the time after which a lease counts as idle."""
 
 
-class IdleWatch:
-    """A watch over the GPUs of one lease, and what its job does on others.
+class GpuWatch:
+    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays.
 
     It ends with this process.
-
-    Args:
-        keeper: who keeps the lease, on this machine.
-        after_s: seconds after which idle GPUs are told of.
-        limit_s: seconds after which the job is ended; None for never.
-        idle: called from the thread with the seconds of idleness, once each time that it is long
-            enough to be told of; must not raise.
-
-    Attributes:
-        strayed: where the job was seen outside its lease; empty if nowhere.
-        limit_is_over: whether the GPUs were idle for too long, so that the launcher got a TERM.
     """
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        after_s: float,
-        limit_s: float | None,
-        idle: Callable[[float], None],
-    ) -> None:
-        self._machine, self._table = keeper.launch.machine, keeper.table
-        self._lease = keeper.lease
-        gpus = self._machine.topology.gpus
-        self._gpus = [gpu for gpu in gpus if gpu.uuid in self._lease.uuids]
+    def __init__(self, keeper: Keeper, events: Events) -> None:
+        launch, self._lease, self._table = keeper.launch, keeper.lease, keeper.table
+        self._machine, self._idle = launch.machine, events.idle
+        self._gpus = sorted(keeper.grant.gpus, key=attrgetter("index"))
         self._strayed_to: set[str] = set()
-        self.strayed = ""
+        self._strayed = ""  # where the job was seen outside its lease
+        self._limit_is_over = False
+        if keeper.grant.exclusive_reason:
+            events.warn(f"not shared: {keeper.grant.exclusive_reason}")
+        self._faults = watch_faults(self._machine, keeper.grant.gpus)
+        if self._machine.key is None and launch.idle_after_s is not None:
+            self._watch_idleness(keeper.record, launch.idle_after_s, launch.idle_limit_s)
+
+    def tell(self, status: int) -> None:
+        """Warn of what was seen, now that the job has ended with a wait status."""
+        for line in self._faults.told(failed=status != 0) if self._faults else ():
+            self._table.warn(line)
+        if self._strayed:
+            self._table.warn(f"the job computed {self._strayed}")
+
+    def raise_if_idle(self) -> None:
+        """Raise the error of a job that was ended because its GPUs were idle.
+
+        Raises:
+            TimedOutError: it was.
+        """
+        if self._limit_is_over:
+            raise TimedOutError(
+                "the job was ended, as the setting idle_limit asks: its GPUs were idle"
+            )
+
+    def _watch_idleness(self, record: Draft, after_s: float, limit_s: float | None) -> None:
+        """Watch in two threads whether the GPUs are at work, and what the job does on others.
+
+        Args:
+            record: the lease's record.
+            after_s: seconds after which idle GPUs are told of.
+            limit_s: seconds after which the job is ended; None for never.
+        """
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
-        self._fd = os.open(f"/proc/self/fd/{keeper.record.fd}", os.O_WRONLY | os.O_CLOEXEC)
+        self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
         self._after_s = after_s
         self._limit_s = float("inf") if limit_s is None else limit_s
         self._every_s = min(_LOOK_EVERY_S, after_s / _LOOKS, self._limit_s / _LOOKS)
-        self._idle = idle
-        self.limit_is_over = False
         mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
         try:
             _thread.start_new_thread(self._look_again_and_again, ())
@@ -88,7 +102,7 @@ class IdleWatch:
                 told = True
                 self._idle(idle_s)
             if idle_s >= self._limit_s:
-                self.limit_is_over = True
+                self._limit_is_over = True
                 os.kill(os.getpid(), signal.SIGTERM)  # it passes that on to the job
                 return
 
@@ -121,7 +135,7 @@ class IdleWatch:
             gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in self._strayed_to)
             where = f"on {gpus}, outside its lease ({gpus_named(self._gpus)})"
             # The job may end as soon as this is said, and what is said at its end has to be known.
-            is_first, self.strayed = not self.strayed, where
+            is_first, self._strayed = not self._strayed, where
             if is_first:
                 text = f"job {name_job(self._lease)} computes {where}"
                 self._table.warn(f"{text}: it has to keep the CUDA_VISIBLE_DEVICES that it got")
@@ -139,33 +153,3 @@ class IdleWatch:
 def over_limit(limit_s: float) -> TimedOutError:
     """Return the error of a job that has run into its limit, in seconds."""
     return TimedOutError(f"the job ran longer than its limit of {format_duration(limit_s)}")
-
-
-class GpuWatch:
-    """A watch over the GPUs of a lease from the start of its job on: faults, idleness, strays."""
-
-    def __init__(self, keeper: Keeper, events: Events) -> None:
-        launch, self._warn, self._idle = keeper.launch, keeper.table.warn, None
-        if keeper.grant.exclusive_reason:
-            events.warn(f"not shared: {keeper.grant.exclusive_reason}")
-        self._faults = watch_faults(launch.machine, keeper.grant.gpus)
-        if launch.machine.key is None and launch.idle_after_s is not None:
-            self._idle = IdleWatch(keeper, launch.idle_after_s, launch.idle_limit_s, events.idle)
-
-    def tell(self, status: int) -> None:
-        """Warn of what was seen, now that the job has ended with a wait status."""
-        for line in self._faults.told(failed=status != 0) if self._faults else ():
-            self._warn(line)
-        if self._idle and self._idle.strayed:
-            self._warn(f"the job computed {self._idle.strayed}")
-
-    def raise_if_idle(self) -> None:
-        """Raise the error of a job that was ended because its GPUs were idle.
-
-        Raises:
-            TimedOutError: it was.
-        """
-        if self._idle and self._idle.limit_is_over:
-            raise TimedOutError(
-                "the job was ended, as the setting idle_limit asks: its GPUs were idle"
-            )
