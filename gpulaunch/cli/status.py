@@ -374,7 +374,7 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:
         return {}
-    from gpulaunch.containers.standings import standings_of  # late: few leases need it
+    from gpulaunch.containers.held_leases import standings_of  # late: few leases need it
 
     standings = standings_of(leases)
     for lease in leases:

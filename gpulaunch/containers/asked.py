@@ -16,11 +16,13 @@ if TYPE_CHECKING:  # few launches need these
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """Variable with the GPUs of a container, for NVIDIA's container runtime."""
 
-OTHER_MAKERS = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
+_OTHER_FILES = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
 """Device files of GPUs and accelerators that are not NVIDIA's."""
 
-_OTHER_MAKERS = ("AMD", "ASCEND", "AWS_NEURON", "HABANA")
-_OTHER_LISTS = frozenset(f"{maker}_VISIBLE_DEVICES" for maker in _OTHER_MAKERS)
+_OTHER_LISTS = (
+    *("AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
+    *("AWS_NEURON_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"),
+)
 """Variables with the GPUs of a container, for other makers' runtimes."""
 
 _DEVICE_FILE = "/dev/nvidia"
@@ -149,7 +151,7 @@ def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ())
     """
     for device in (*container.files, *devices):
         kind, equals, _ = device.partition("=")
-        if kind.endswith("/gpu") if equals else device.startswith(OTHER_MAKERS):
+        if kind.endswith("/gpu") if equals else device.startswith(_OTHER_FILES):
             return Asked(device, of_other_maker=True)
     for assignment in container.variables:
         if assignment.partition("=")[0] in _OTHER_LISTS:

@@ -13,7 +13,6 @@ from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files import own_cache
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.gpu import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
@@ -67,16 +66,6 @@ class RunningContainer(Record):
         if self.is_here or any(self.is_of(lease) for lease in leases):
             return []
         return [lease for lease in leases if not set(self.uuids).isdisjoint(lease.uuids)]
-
-    def beside(self, topology: Topology, leases: str) -> str:
-        """Return the words for a container whose GPUs are leased to others.
-
-        Args:
-            topology: the machine.
-            leases: the others' leases.
-        """
-        gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in self.uuids)
-        return f"{self.title} has {gpus} beside lease {leases}"
 
 
 def running_containers(

@@ -119,7 +119,7 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.containers.standings import client_of_lease
+    from gpulaunch.containers.held_leases import client_of_lease
 
     try:
         client = client_of_lease(lease)

@@ -57,7 +57,7 @@ def open_table_of(launch: "Launch", warn: Callable[[str], None]) -> Table:
 
 def ended_containers(leases: Iterable[Lease]) -> set[str]:
     """Return the ids of the leases whose containers have certainly all ended."""
-    from gpulaunch.containers.standings import ended_leases  # late: few leases are containers'
+    from gpulaunch.containers.held_leases import ended_leases  # late: few leases are containers'
 
     return ended_leases(leases)
 

@@ -10,9 +10,8 @@ from made_up_engine import BOX, Boxes
 from values import lease
 
 from gpulaunch.containers.engines import ENGINES
-from gpulaunch.containers.followed import Followed
+from gpulaunch.containers.held_leases import Followed, standings_of
 from gpulaunch.containers.life import Standing
-from gpulaunch.containers.standings import standings_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 
