@@ -12,7 +12,7 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.placement.fabric import Fabric, sum_over_pairs
+from gpulaunch.placement.fabric import Fabric
 from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
 from gpulaunch.placement.search import MOST_SETS
@@ -35,12 +35,6 @@ Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario
 COST_FLOOR = 0.01
 """Costs below make no difference: the published code's MIN_COST."""
 
-MOST_COSTED = 3_000
-"""Sets of GPUs up to which the range of the communication cost is found by trying all: 6 of 14."""
-
-MOST_SEEDS = 16
-"""Number of GPUs up to which sets grow around each."""
-
 MOST_MAPPED = 32
 """Sets of more than EXACT_RANKS ranks that get a mapping, the most promising."""
 
@@ -58,25 +52,17 @@ Worth = tuple[float, float, int]
 def communication_range(far: tuple[tuple[int, ...], ...], count: int) -> tuple[int, int]:
     """Return the least and the largest communication cost of so many GPUs of a machine.
 
-    Found by trying all sets if there are no more than MOST_COSTED; else by letting a set grow
-    around each GPU, by the nearest or by the farthest GPU each time. On the described machines of
-    16 GPUs that finds the least, and the largest but for 2 %. With more than MOST_SEEDS GPUs, one
-    is tried of all that have the same distances to the others.
+    A set grows around each GPU, by the nearest or by the farthest GPU each time. On all described
+    machines where all sets can be tried, that finds the least and the largest of them.
 
     Args:
         far: distance of every two GPUs, also those that are busy, so that a cost means the same at
             any time.
         count: number of GPUs, 1 to len(far).
     """
-    if comb(len(far), count) <= MOST_COSTED:
-        sets = combinations(range(len(far)), count)
-        costs = [sum_over_pairs(far, chosen) for chosen in sets]
-        return min(costs), max(costs)
-    seeds = {
-        gpu if len(far) <= MOST_SEEDS else tuple(sorted(far[gpu])): gpu for gpu in range(len(far))
-    }
-    least = min(_grow(far, seed, count, 1) for seed in seeds.values())
-    return least, max(_grow(far, seed, count, -1) for seed in seeds.values())
+    seeds = range(len(far))
+    least = min(_grow(far, seed, count, 1) for seed in seeds)
+    return least, max(_grow(far, seed, count, -1) for seed in seeds)
 
 
 def _grow(far: Sequence[Sequence[int]], seed: int, count: int, sign: int) -> int:
