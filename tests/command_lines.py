@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 _FILE = Path(__file__).with_suffix(".toml")
 

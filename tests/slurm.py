@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 NODES = ("n1", "n2")
 GPUS = 8

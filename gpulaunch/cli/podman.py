@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from gpulaunch.containers.asked import HOST_VARIABLES
 from gpulaunch.containers.podman.command import PodmanCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.options import Given, Options
@@ -21,7 +22,6 @@ def main(given: Given, argv: Sequence[str]) -> int:
         return _pass_on(given, command, command.argv)
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
-    from gpulaunch.containers.asked import HOST_VARIABLES
     from gpulaunch.launch.launch import Launch
     from gpulaunch.launch.podman_run import read_podman_launch, run_podman
 

@@ -57,6 +57,18 @@ class RunningContainer(Record):
         """Its name for messages."""
         return f"container {self.name} ({self.program})"
 
+    @property
+    def uses(self) -> list[OutsideUse]:
+        """The use of the GPUs that it was given one by one, and may have alone.
+
+        There is none of the container that this process runs in: its GPUs are what launches in it
+        share out.
+        """
+        if self.is_here:
+            return []
+        pids = (self.pid,) if self.pid else ()
+        return [OutsideUse(uuid, self.title, pids) for uuid in self.uuids]
+
     def is_of(self, lease: Lease) -> bool:
         """Return whether a lease is this container's."""
         return lease.id == self.lease_id or lease.container == self.id
@@ -89,19 +101,6 @@ def running_containers(
             is_here = any(f"/{one.id}/" in root for root in roots)
             containers.append(replace(one, uuids=uuids, is_here=is_here))
     return tuple(containers), problems
-
-
-def uses_of(containers: Iterable[RunningContainer]) -> tuple[OutsideUse, ...]:
-    """Return the use of the GPUs that containers were given one by one, and may have alone.
-
-    The container that this process runs in is left out: its GPUs are what launches in it share out.
-    """
-    return tuple(
-        OutsideUse(uuid, container.title, (container.pid,) if container.pid else ())
-        for container in containers
-        if not container.is_here
-        for uuid in container.uuids
-    )
 
 
 def _ask_engines(

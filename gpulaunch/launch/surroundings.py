@@ -215,11 +215,8 @@ def read_containers(
 
 def with_containers(machine: Machine, containers: "Sequence[RunningContainer]") -> Machine:
     """Return the machine with the use of its GPUs by containers beside the use that is known."""
-    if not containers:
-        return machine
-    from gpulaunch.containers.in_use import uses_of
-
-    return replace(machine, outside=(*machine.outside, *uses_of(containers)))
+    uses = [use for container in containers for use in container.uses]
+    return replace(machine, outside=(*machine.outside, *uses)) if uses else machine
 
 
 def see_again(launch: "Launch") -> "Launch":

@@ -3,17 +3,14 @@
 import os
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
 from gpulaunch.files.document import parse_document, parsed, read_document, read_text
+from gpulaunch.machine.gpu_model import GpuModel, named_gpu_model, parse_gpu_model
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.gpu_model import GpuModel
 
 SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 
@@ -21,7 +18,7 @@ _SHIPPED = ("machines", os.path.join("machines", "made-up"))
 """Kinds of shipped descriptions: machines that people have, then those of papers and examples."""
 
 
-def load_gpu_models() -> "tuple[GpuModel, ...]":
+def load_gpu_models() -> tuple[GpuModel, ...]:
     """Read all GPU models, the user's own first.
 
     If two files have the same name, the user's is read.
@@ -29,8 +26,6 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
     Raises:
         UsageError: a file is wrong.
     """
-    from gpulaunch.machine.gpu_model import parse_gpu_model
-
     own = os.path.join(config_directory(), "gpus")
     directories = [own, shipped_directory("gpus")]
     names = dict.fromkeys([*file_names([own]), *file_names(directories)])
@@ -135,7 +130,6 @@ def load_text_machine(
 def _text_machine(
     path: str, text: str, called: str | None = None, gpu_model: str | None = None
 ) -> Topology:
-    from gpulaunch.machine.gpu_model import named_gpu_model
     from gpulaunch.machine.smi_text import WANTED, TextError, parse_topology_text, text_topology
 
     source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, parse_cpuset
+from gpulaunch.machine.graph import write_machine
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 
@@ -62,8 +63,6 @@ class Topology(Record):
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
         """
-        from gpulaunch.machine.graph import write_machine  # late: it costs 0.2 s
-
         facts = {"name": self.name, "source": self.source, "digest": self.digest}
         return write_machine(facts, self.gpus, self.links)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu import gpus_text
+from gpulaunch.machine.graph import read_weights
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:
@@ -281,8 +282,6 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
     Raises:
         UsageError: the graph is no pattern (see given_pattern), or a node is no rank.
     """
-    from gpulaunch.machine.graph import read_weights
-
     subject = origin or f"pattern {printable(name)}"
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise UsageError(f"{subject}: a {type(graph).__name__} is no name, path or networkx graph")

@@ -4,6 +4,7 @@ import os
 
 from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted
 from gpulaunch.files.document import read_text
+from gpulaunch.machine.graph import read_graphml
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern, graph_pattern
 
 GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
@@ -44,8 +45,6 @@ def load_pattern(text: str) -> Pattern:
         )
     name, content = os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
     if content.lstrip().startswith("<") or text.lower().endswith(".graphml"):
-        from gpulaunch.machine.graph import read_graphml
-
         return graph_pattern(read_graphml(content, text), name, text)
     lines = read_edges(text, content)
     try:

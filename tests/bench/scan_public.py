@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from toml_parser import tomllib
+
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
 
 SETS = ("scan_public.toml", "scan_held_back.toml", "scan_fresh.toml")

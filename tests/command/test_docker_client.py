@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
+from toml_parser import tomllib
 from values import box, cases
 
 from gpulaunch.containers.asked import Asked, container_variables
@@ -31,7 +32,6 @@ from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.flags import without_secrets
 from gpulaunch.containers.life import Image, container_labels
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("docker_requests.toml").read_text())

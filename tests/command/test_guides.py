@@ -27,8 +27,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from conftest import Launcher, wait_for_end
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from conftest import DGX, SHOW, Held, Launcher, complaint, held, until
+from toml_parser import tomllib
 from values import cases
-
-from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import DGX, Launcher, complaint, held
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 
 def planned(launcher, *arguments: str) -> dict:

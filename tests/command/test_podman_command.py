@@ -12,6 +12,7 @@ from typing import Any
 import command_lines
 import pytest
 from conftest import DGX, Launcher
+from toml_parser import tomllib
 
 from gpulaunch.containers.asked import Asked
 from gpulaunch.containers.podman.client import parse_inspected
@@ -23,7 +24,6 @@ from gpulaunch.containers.podman.command import (
     asked_gpus,
     read_command,
 )
-from gpulaunch.files.toml import tomllib
 
 CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text())
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Launcher, wait_for_end
 from fake_nvml import FakeNvml
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -14,8 +14,7 @@ from fake_nvml import FakeNvml
 from filelock import FileLock
 from test_profile import companion, measured
 from test_transparency import Terminal
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml", "fake_cuda")
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 from test_nsight import ONE, details
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
 RANK = "host:{pid}:{pid} [{rank}] NCCL INFO "

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 FILES = tomllib.loads(Path(__file__).with_name("job_files.toml").read_text(encoding="utf-8"))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 TEXT = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-3\t0\nGPU1\tNV4\t X \t4-7\t1\n"
 SUMMIT = ("--topology", "summit")

@@ -34,8 +34,7 @@ from typing import NamedTuple
 import pexpect
 import pytest
 from conftest import Launcher, until
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 PREFIX = "gpulaunch --topology dgx1-v100 -n 1 -- "
 JOBS = Path(__file__).parents[1] / "jobs"

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 from real_gpu import MEMORY_MIB, Bench, Fixed, Job, fixed
+from toml_parser import tomllib
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.measure.update_profile import BROKEN_PROMISE
 
 pytest_plugins = ("real_gpu",)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from real_gpu import KINDS, Bench, load
+from toml_parser import tomllib
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.demand import CurvePoint, saturates
 
 pytest_plugins = ("real_gpu",)

@@ -20,8 +20,7 @@ import pytest
 from conftest import DGX, Launcher, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
 from test_transparency import Terminal, dialogues
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -12,8 +12,7 @@ import tomlkit
 from conftest import Launcher
 from fake_cuda import FakeCuda
 from fake_mps import FakeMps
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 pytest_plugins = ("fake_mps", "fake_nvml", "fake_cuda")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toml_parser import tomllib
 from values import A100, H100, card, cards, cases, wired_up
 from values import machine as load
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.link import PathType, Wire, pcie_bandwidth
 from gpulaunch.machine.topology import Topology

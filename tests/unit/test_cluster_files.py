@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toml_parser import tomllib
 from values import cases, complaint, machine
 
 from gpulaunch.errors import FailedError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.cluster.allocation import read_reports, report_lines
 from gpulaunch.lab.cluster.cluster import Node, Tree
 from gpulaunch.lab.cluster.cluster_file import load_cluster, tree_of_file

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toml_parser import tomllib
 from values import cases, complaint, lease
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
-from gpulaunch.files.toml import tomllib
 from gpulaunch.files.units import format_size, parse_size
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record import UNKNOWN_TIME, WRITTEN_BYTES

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toml_parser import tomllib
 from values import cases
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
 from gpulaunch.launch.handed_over import explain_mpirun, explain_srun
 from gpulaunch.launch.read_launch import _SIGNS

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from toml_parser import tomllib
 
 import gpulaunch
 from gpulaunch import errors
 from gpulaunch.files.document import EXTRAS, install_hint
-from gpulaunch.files.toml import tomllib
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toml_parser import tomllib
 from values import machine
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.catalog import load_gpu_models, machine_names
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
 from gpulaunch.machine.read_description import described_topology

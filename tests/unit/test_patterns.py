@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from toml_parser import tomllib
 from values import cases, complaint
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Pattern, dimensions, graph_pattern
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, MOST_BYTES, load_pattern
 

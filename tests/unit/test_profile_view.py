@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from toml_parser import tomllib
 
 from gpulaunch.cli.profile import amount, profile_text
-from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.keys import Resources
 from gpulaunch.profiles.profile import Profile
 

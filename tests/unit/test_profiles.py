@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toml_parser import tomllib
 from values import cases
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.profiles.profile import parse_profile

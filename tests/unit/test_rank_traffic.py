@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toml_parser import tomllib
 from values import cases
 
 from gpulaunch.cli.cluster import read_traffic
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.cluster.cluster_file import read_traffic_file
 from gpulaunch.lab.cluster.traffic import DEFAULT_VOLUMES, parallel_traffic, shape_traffic
 

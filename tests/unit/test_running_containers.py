@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from made_up_engine import BOX, Boxes
+from toml_parser import tomllib
 from values import cases, machine
 
 from gpulaunch.containers import in_use
@@ -16,7 +17,6 @@ from gpulaunch.containers.engines import clients_at_hand, podman_has_containers
 from gpulaunch.containers.in_use import RunningContainer, running_containers
 from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.records import replace
 
 DGX1 = machine("dgx1-v100")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toml_parser import tomllib
 
 from gpulaunch.cli.profile_scan import scan_document, scan_lines
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import install_hint
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.scan import c_reader
 from gpulaunch.lab.scan.sources import MAX_FILE_BYTES, read_sources, scan_sources
 from gpulaunch.profiles.pattern import PATTERNS, union

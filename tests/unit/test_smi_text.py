@@ -6,10 +6,10 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from toml_parser import tomllib
 from values import cases, complaint
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.catalog import load_described_machine, load_text_machine
 from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.smi_text import (

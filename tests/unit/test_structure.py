@@ -42,8 +42,8 @@ DOORS = {
     "rich": {"cli/screen.py"},
     "shtab": {"cli/completion.py"},
     "tomlkit": {"files/write.py"},
-    "tomli": {"files/toml.py"},
-    "tomllib": {"files/toml.py"},
+    "tomli": {"files/document.py"},
+    "tomllib": {"files/document.py"},
     "tree_sitter": {"lab/scan/c_reader.py"},
     "tree_sitter_cuda": {"lab/scan/c_reader.py"},
     "typing_extensions": {"records.py"},  # for type checkers only

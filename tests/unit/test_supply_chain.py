@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from gpulaunch.files.toml import tomllib
+from toml_parser import tomllib
 
 ROOT = Path(__file__).parents[2]
 LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))

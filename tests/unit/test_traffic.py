@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toml_parser import tomllib
 
-from gpulaunch.files.toml import tomllib
 from gpulaunch.lab.measure.run import GpuRun, PeerTraffic, Run
 from gpulaunch.lab.measure.traffic import (
     NOISE_BYTES,
