@@ -407,16 +407,19 @@ def _job_cell(
                 job += f" {shlex.join(lease['command'])}"
             jobs.append(job if state == "running" else f"{state}: {job}")
         return cut(" + ".join(jobs))
+    text, style = "of another user", "dim"
     if gpu["strays"]:
-        return cut(f"in use by {gpu['strays'][0]['who']}", "red")
-    if gpu["state"] == "outside":
-        return cut(f"outside gpulaunch: {gpu['outside']}", "red")
-    if gpu["state"] == "barred":
-        return cut(": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red")
-    if gpu["state"] == "drained":
+        text, style = f"in use by {gpu['strays'][0]['who']}", "red"
+    elif gpu["state"] == "outside":
+        text, style = f"outside gpulaunch: {gpu['outside']}", "red"
+    elif gpu["state"] == "barred":
+        text, style = ": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red"
+    elif gpu["state"] == "drained":
         why = gpu["drained"]["reason"]
-        return cut(f"drained by {gpu['drained']['by']}" + (f": {why}" if why else ""), "yellow")
-    return cut("free", "green") if gpu["free"] else Text("of another user", "dim")
+        text, style = f"drained by {gpu['drained']['by']}" + (f": {why}" if why else ""), "yellow"
+    elif not gpu["leases"]:
+        text, style = ("free", "green") if gpu["free"] else ("granted to nobody now", "red")
+    return cut(text, style)
 
 
 # Notes

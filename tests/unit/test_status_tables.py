@@ -9,10 +9,11 @@ import pytest
 from values import box, lease, machine, ticket
 
 from gpulaunch.cli.screen import Console, Grid, cut, make_console
-from gpulaunch.cli.status import Status, openmetrics_text
+from gpulaunch.cli.status import Status, of_user, openmetrics_text
 from gpulaunch.cli.status_table import (
     gpu_places,
     gpus_cell,
+    gpus_view,
     job_names,
     job_notes,
     jobs_table,
@@ -21,6 +22,7 @@ from gpulaunch.cli.status_table import (
     waiting,
 )
 from gpulaunch.cli.top import TopScreen
+from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Load
@@ -204,6 +206,20 @@ def test_predicted_start() -> None:
         ends = [(NOW + timedelta(seconds=end_s)).isoformat() for end_s in (first_s, last_s)]
         told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), ends, strict=True))
         assert want in re.split("  +", printed(jobs_table(told, waiting(told), NOW), 200)[2])
+
+
+def test_why_nobody_has_a_gpu() -> None:
+    """A GPU is another user's, free, or out of reach as long as a record cannot be understood."""
+    status = Status(Machine(box(3), (), None), Snapshot([lease("a", 0)], []))
+    for problems, want in (([], "free"), ([FailedError("garbage")], "granted to nobody now")):
+        status.problems = problems
+        told = of_user(status.document(), "nobody")
+        lines = printed(gpus_view(told, gpu_places(box(3)), NOW), 200)
+        assert [line.split("  ")[-1].strip() for line in lines[3:6]] == [
+            "of another user",
+            want,
+            want,
+        ]
 
 
 # Places
