@@ -305,9 +305,12 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
     """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
     parts: list[Grid | Text] = []
     if explanation.excluded:
+        left_out: dict[str, list[Gpu]] = {}
+        for one in explanation.excluded:
+            left_out.setdefault(one.why, []).append(one.gpu)
         table = Grid("left out", "because")
-        for why, gpus in _gpus_by_reason(explanation).items():
-            table.add_row(gpus, cut(why))
+        for why, gpus in left_out.items():
+            table.add_row(gpus_named(gpus), cut(why))
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
@@ -357,14 +360,6 @@ def _describe_verdict(option: ShareOption) -> Text:
         percentage = f", {lease.share.sm_percentage} % of the SMs" if lease.share else ""
         verdict.append(f"\nbeside {name_job(lease)} ({lease.id}){percentage}", "dim")
     return verdict
-
-
-def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
-    """Return the names of excluded GPUs by their common reason."""
-    reasons: dict[str, list[Gpu]] = {}
-    for left_out in explanation.excluded:
-        reasons.setdefault(left_out.why, []).append(left_out.gpu)
-    return {why: gpus_named(gpus) for why, gpus in reasons.items()}
 
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Grid | Text]:

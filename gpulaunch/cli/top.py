@@ -126,10 +126,7 @@ class TopScreen:
     def record(self) -> Document | None:
         """The entry of the selected lease or ticket; None if there is none, or it has gone."""
         records: list[Document] = [*self._document["leases"], *self._document["queue"]]
-        for record in records:
-            if record["id"] == self.selected:
-                return record
-        return None
+        return next((record for record in records if record["id"] == self.selected), None)
 
     def _press(self, key: str, keyboard: "Keyboard") -> None:
         was_asking, self._is_asking = self._is_asking, False
