@@ -32,7 +32,7 @@ from gpulaunch.errors import (
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.line import is_own_file
 from gpulaunch.launch.batch_tasks import Task
-from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
+from gpulaunch.launch.children import Launches
 from gpulaunch.launch.free import free
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
@@ -224,7 +224,8 @@ class Batch:
         logs: str | None,
         grace_s: float,
     ) -> None:
-        self._results, self._launches = results, Launches()
+        self._results = results
+        self._launches = Launches(self._interrupt, self._take_status, self._take_end)
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
         self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
@@ -243,8 +244,7 @@ class Batch:
         with self._launches:
             self._begin_next()
             while self._begun or (self._pending and not self._stops):
-                for event in self._launches.wait(self._longest_wait_s()):
-                    self._dispatch(event)
+                self._launches.wait(self._longest_wait_s())
                 if self._kill_at is not None and self._clock() >= self._kill_at:
                     self._kill()
                 self._begin_next()
@@ -331,25 +331,19 @@ class Batch:
         finally:
             os.close(log)
 
-    def _dispatch(self, event: Event) -> None:
-        if isinstance(event, Signalled):
-            self._interrupt(event.number)
-        elif isinstance(event, StatusLine):
-            self._take_event(self._begun[event.key], event.document)
-        else:
-            self._take_end(self._begun.pop(event.key), event)
-
-    def _take_event(self, begun: _Begun, said: Mapping[str, Any]) -> None:
+    def _take_status(self, task_id: int, said: Mapping[str, Any]) -> None:
+        begun = self._begun[task_id]
         if said["event"] == "started":
             begun.lease, begun.started_s = said["lease"], round(self._clock(), _DIGITS)
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
 
-    def _take_end(self, begun: _Begun, over: Exited) -> None:
+    def _take_end(self, task_id: int, exit_status: int) -> None:
+        begun = self._begun.pop(task_id)
         if begun is self._queued:
             self._queued = None
         if begun.started_s is not None or not begun.told_to_end:
-            self._add_result(begun, over.exit_status)
+            self._add_result(begun, exit_status)
         else:
             self._pending.append(begun.task)  # none is begun any more, so the order is no matter
 

@@ -1,4 +1,4 @@
-"""Launches as children of this process, and the events of these and of signals to this process.
+"""Launches as children of this process, what they say and how they end, and signals meanwhile.
 
 Each is an ordinary command line of gpulaunch in a session of its own, so that Ctrl-C at the
 terminal reaches this process alone. docs/decisions/batch.md gives the reasons.
@@ -10,57 +10,19 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent, out_of_the_way
-from gpulaunch.records import Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a program unless it was started with them ignored."""
 
 _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
-
-
-class StatusLine(Record):
-    """The event of a launch's status line.
-
-    Attributes:
-        key: key of the launch.
-        document: the line of json_status_fd.
-    """
-
-    key: int
-    document: Mapping[str, Any]
-
-
-class Exited(Record):
-    """The event of a launch's end.
-
-    Attributes:
-        key: key of the launch.
-        exit_status: exit status as a shell shows it, 0-255.
-    """
-
-    key: int
-    exit_status: int
-
-
-class Signalled(Record):
-    """The event of a signal to this process.
-
-    Attributes:
-        number: number of the signal.
-    """
-
-    number: int
-
-
-Event = StatusLine | Exited | Signalled
 
 
 class _Child:
@@ -93,13 +55,24 @@ class _Child:
 
 
 class Launches:
-    """The running launches, with their events and the user's signals.
+    """The running launches, by keys, and those who hear of them.
 
-    Between __enter__ and __exit__ signals to this process have no effect but their events. If this
-    process is killed, its launches get TERM, and end their jobs.
+    Between __enter__ and __exit__ signals to this process have no other effect than that somebody
+    hears of them. If this process is killed, its launches get TERM, and end their jobs.
+
+    Args:
+        signalled: called with the number of a signal to this process.
+        said: called with a launch's key and a line of its json_status_fd.
+        ended: called with a launch's key and its exit status as a shell shows it, 0-255.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        signalled: Callable[[int], None],
+        said: Callable[[int, Mapping[str, Any]], None],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        self._signalled, self._said, self._ended = signalled, said, ended
         self._command = own_command()
         self._environment = clean_environment()
         self._running: dict[int, _Child] = {}
@@ -107,7 +80,7 @@ class Launches:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Launches":
-        """Begin to turn signals into events."""
+        """Begin to keep signals from having their usual effect."""
         read_end, self._write_end = (out_of_the_way(fd) for fd in os.pipe())
         for fd in (read_end, self._write_end):
             os.set_blocking(fd, False)
@@ -187,10 +160,10 @@ class Launches:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(running.pidfd, number)
 
-    def wait(self, timeout_s: float | None) -> list[Event]:
-        """Sleep until there are events, or the time is up, and return the events.
+    def wait(self, timeout_s: float | None) -> None:
+        """Sleep until something has happened, or the time is up, and tell of it.
 
-        The status lines of a launch come before its end.
+        What a launch says comes before its end.
 
         Args:
             timeout_s: seconds of the longest sleep, a day at most; None for no limit.
@@ -198,31 +171,32 @@ class Launches:
         ready = self._selector.select(
             None if timeout_s is None else min(max(0.0, timeout_s), _LONGEST_S)
         )
-        events: list[Event] = []
+        over: dict[int, bool] = {}  # of each launch that has something to say, or has ended
         for selected, _ in ready:
-            if selected.data is None:
+            key = selected.data
+            if key is None:
                 with suppress(BlockingIOError):
-                    events += [Signalled(number) for number in os.read(self._signals, _PIPE_BYTES)]
-        keys = dict.fromkeys(selected.data for selected, _ in ready if selected.data is not None)
-        for key in keys:
-            over = any(selected.fd == self._running[key].pidfd for selected, _ in ready)
-            events += self._collect_events(key, over=over)
-        return events
+                    for number in os.read(self._signals, _PIPE_BYTES):
+                        self._signalled(number)
+            else:
+                over[key] = over.get(key, False) or selected.fd == self._running[key].pidfd
+        for key, has_ended in over.items():
+            self._hear(key, has_ended=has_ended)
 
-    def _collect_events(self, key: int, *, over: bool) -> list[Event]:
-        running = self._running[key]
-        events: list[Event] = [StatusLine(key, document) for document in running.heard()]
-        if over:
-            self._selector.unregister(running.pidfd)
-            if running.said in self._selector.get_map():
-                self._selector.unregister(running.said)
-            status = running.over()
-            running.close()
+    def _hear(self, key: int, *, has_ended: bool) -> None:
+        child = self._running[key]
+        for document in child.heard():
+            self._said(key, document)
+        if has_ended:
+            self._selector.unregister(child.pidfd)
+            if child.said in self._selector.get_map():
+                self._selector.unregister(child.said)
+            status = child.over()
+            child.close()
             del self._running[key]
-            events.append(Exited(key, status))
-        elif running.is_silent:
-            self._selector.unregister(running.said)
-        return events
+            self._ended(key, status)
+        elif child.is_silent:
+            self._selector.unregister(child.said)
 
 
 def own_command() -> list[str]:
