@@ -21,7 +21,8 @@ class Command(Record):
 
     Attributes:
         word: the word after `gpulaunch`, or the two words.
-        arguments: the command's arguments in the help; "" if it has only options.
+        arguments: the command's arguments in the help; "" if it has only options, WORD if it is
+            the first of two words.
         summary: description in at most 60 characters; "" for one that only gpulaunch itself runs.
         runs_a_command: whether it takes a command of the user after `--`; its main gets that, or
             None, as a second argument.
@@ -144,7 +145,7 @@ def run_command(words: Sequence[str], user_command: Sequence[str] | None) -> int
     """
     command, arguments = COMMANDS[words[0]], words[1:]
     try:
-        if any(name.startswith(f"{command.word} ") for name in TWO_WORDS):
+        if command.arguments == "WORD":
             second = command.make_parser().parse_args(arguments[:1]).word
             command, arguments = TWO_WORDS[f"{command.word} {second}"], arguments[1:]
         if command.runs_a_command:

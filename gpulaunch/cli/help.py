@@ -125,6 +125,7 @@ def _print_settings() -> None:
     """Print the name of each setting, its values and what it does."""
     prepare_stdout()
     print(_SETTINGS_HEAD)
+    width = max(20, shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2)
     group = ""
     for name, row in (*SETTINGS.items(), *TYPED.items()):
         title = row.group if row.is_setting else "only with -o"
@@ -132,7 +133,6 @@ def _print_settings() -> None:
             group = title
             print(f"\n{group}:")
         value = f"{row.value}: " if row.value else "true|false: "
-        width = max(20, shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2)
         print("\n".join(_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN, width)))
 
 
