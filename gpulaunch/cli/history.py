@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Parser, add_json, add_topology, value_by, whole_number
 from gpulaunch.cli.output import Document, print_json, rounded, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw
-from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.errors import FailedError, printable
 from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
@@ -60,14 +60,14 @@ def make_parser() -> Parser:
         "-n",
         dest="count",
         metavar="N",
-        type=_parse_count,
+        type=whole_number(_MOST),
         help=f"the last N launches (default: {_SHOWN}; with --totals all)",
     )
     parser.add_argument("--all", action="store_true", help="all that are known")
     parser.add_argument(
         "--since",
         metavar="TIME",
-        type=_parse_time,
+        type=value_by(parse_duration),
         help="only launches of this last time, such as 12h or 7d",
     )
     parser.add_argument("--user", metavar="NAME", help=f"those of another user ({_COMMON_HINT})")
@@ -80,19 +80,6 @@ def make_parser() -> Parser:
     add_topology(parser)
     add_json(parser)
     return parser
-
-
-def _parse_time(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except UsageError as problem:
-        raise ArgumentTypeError(problem.message) from None
-
-
-def _parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):
-        raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {_MOST}")
-    return int(text)
 
 
 def _past_launches(
