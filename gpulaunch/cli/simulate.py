@@ -179,7 +179,11 @@ def make_parser() -> Parser:
 
 def _each(parse: Callable[[str], str]) -> Callable[[str], list[str]]:
     """Return what reads values separated by commas, and leaves out repeated ones."""
-    return value_by(lambda text: list(dict.fromkeys(map(parse, text.split(",")))))
+
+    def read(text: str) -> list[str]:
+        return list(dict.fromkeys(map(parse, text.split(","))))
+
+    return value_by(read)
 
 
 def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
