@@ -69,6 +69,7 @@ _EPILOG = (
     "(docs/guides/cluster.md)"
 )
 _IN_ORDER = "default"  # the policy that others are held against
+_TREES = ("network", "CPU", "GPU")
 _KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
 
@@ -134,9 +135,20 @@ def _judgement_document(judgement: Judgement) -> Document:
 
     Traffic has the unit of the patterns, congestion is traffic divided by GB/s.
     """
-    levels: dict[tuple[str, int], list[LinkLoad]] = {}
+    levels: dict[tuple[int, int], list[LinkLoad]] = {}
     for link in judgement.links:
-        levels.setdefault((link.tree, link.depth), []).append(link)
+        levels.setdefault((_TREES.index(link.tree), link.depth), []).append(link)
+    rows = []
+    for (_, depth), links in sorted(levels.items()):
+        row = {
+            "tree": links[0].tree,
+            "depth": depth,
+            "links": len(links),
+            "first_link": links[0].name,
+            "traffic": sum(link.load for link in links),
+            "maximum_congestion": max(link.congestion for link in links),
+        }
+        rows.append(row)
     worst = judgement.worst
     return {
         "maximum_congestion": judgement.maximum,
@@ -149,19 +161,7 @@ def _judgement_document(judgement: Judgement) -> Document:
             "congestion": worst.congestion,
         },
         "between_nodes": judgement.between_nodes,
-        "levels": [
-            {
-                "tree": tree,
-                "depth": depth,
-                "links": len(links),
-                "first_link": links[0].name,
-                "traffic": sum(link.load for link in links),
-                "maximum_congestion": max(link.congestion for link in links),
-            }
-            for order in ("network", "CPU", "GPU")
-            for (tree, depth), links in sorted(levels.items())
-            if tree == order
-        ],
+        "levels": rows,
     }
 
 
