@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
                 job = f"job {result.id} ({result.name})"
                 tell("info", f"{done} of {len(tasks)}: {job} {_describe_end(result)}")
 
-        grace_s = Options({}, os.environ).grace_s
+        grace_s = Options({}, os.environ).grace
         batch = Batch(tasks, results, tell, tell_end, common, options.logs, grace_s)
         batch.run()
     return _finish(tasks, results.path, batch, quiet=options.quiet)

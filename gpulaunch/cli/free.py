@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     machine = shown_machine(options.topology, warn) if asked else None
     table = open_table(described=True, warn=warn)
     status = 0
-    ending = _Ending(table, machine, Options({}, os.environ).grace_s)
+    ending = _Ending(table, machine, Options({}, os.environ).grace)
     if options.mine:
         for launch in ending.ahead():  # they might start at the end of the others
             ending.end_ahead(launch)

@@ -146,7 +146,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         tuple(command),
         progress=options.iterations_from,
         slice_s=_SLICE_S if options.slice is None else options.slice,
-        grace_s=of_launch.grace_s,
+        grace_s=of_launch.grace,
         runs=options.runs or (1 if options.pair is None else _RUNS_OF_PAIR),
         warn=warn,
         tell=tell,

@@ -284,7 +284,7 @@ class ContainerLeases:
         status, was_late = self._wait_for(job, options), False
         if status is None:
             was_late = self._is_over(options)
-            grace_s = options.grace_s if was_late else 0.0
+            grace_s = options.grace if was_late else 0.0
             for keeper in self.held:
                 self._end_containers(keeper, grace_s)
             status = job.end(grace_s)
@@ -300,7 +300,7 @@ class ContainerLeases:
 
     def _wait_for(self, job: Job, options: Options) -> int | None:
         """Wait for the client; None if it is to be ended: it is over its limit, or CI's."""
-        grace_s = options.grace_s if is_cancelled_by_kill() else None
+        grace_s = options.grace if is_cancelled_by_kill() else None
         # A limit counts from the lease, of which nobody tells this thread.
         look_s = None if options.time_limit is None else _LOOK_S
         while True:

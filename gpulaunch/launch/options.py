@@ -30,7 +30,6 @@ QUEUES = ("backfill", "fifo")
 """Orders of the queue."""
 VISIBLE = ("all", "own", "ranks")
 """What a rank sees of its step's GPUs: all with its own first, its own, or all in rank order."""
-_GRACE_S = 10.0
 RUNNING = "how it runs"
 
 
@@ -263,25 +262,41 @@ class Option(Generic[T]):
         return self if options is None else options.find(self)
 
 
-class OnOff(Option[bool]):
-    """A row without a value on the command line, which is off unless `default` says otherwise."""
+class DefaultedOption(Option[T]):
+    """A row with a value where no source has one."""
 
     def __init__(
-        self, spec: str, text: str, *, default: bool = False, typed: bool = False, name: str = ""
+        self,
+        parse: Callable[[str], T],
+        spec: str,
+        text: str,
+        default: T,
+        *,
+        typed: bool = False,
+        name: str = "",
     ) -> None:
-        super().__init__(parse_switch, spec, text, typed=typed, name=name)
+        super().__init__(parse, spec, text, typed=typed, name=name)
         self.default = default
 
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, options: None, owner: type) -> "OnOff": ...
+        def __get__(self, options: None, owner: type) -> "DefaultedOption[T]": ...
 
         @overload
-        def __get__(self, options: "Options", owner: type) -> bool: ...
+        def __get__(self, options: "Options", owner: type) -> T: ...
 
         def __get__(self, options: "Options | None", owner: type) -> object:
             """Return the value, or the row itself if read from the class."""
+
+
+class OnOff(DefaultedOption[bool]):
+    """A row without a value on the command line, which is off unless `default` says otherwise."""
+
+    def __init__(
+        self, spec: str, text: str, *, default: bool = False, typed: bool = False, name: str = ""
+    ) -> None:
+        super().__init__(parse_switch, spec, text, default, typed=typed, name=name)
 
 
 class Options:
@@ -347,10 +362,11 @@ class Options:
         "GB/S",
         "only GPUs with this effective bandwidth or more",
     )
-    numa = Option(
+    numa = DefaultedOption(
         one_of(("any", "strict"), "way to treat NUMA nodes"),
         "strict|any",
         "strict: only GPUs of one NUMA node",
+        "any",
     )
     single_node = OnOff("", "only GPUs of one machine, of a topology that has several")
     one_per_node = OnOff("", "each GPU in a machine of its own")
@@ -377,10 +393,11 @@ class Options:
     wait_timeout = Option(
         parse_duration, "--wait-timeout TIME", "queue for so long at most, such as 90s, 10m, 1h30m"
     )
-    queue = Option(
+    queue = DefaultedOption(
         one_of(QUEUES, "queue"),
         "backfill|fifo",
         "pass others that this does not delay (default), or keep the order",
+        "backfill",
     )
     after = Option(
         str,
@@ -398,17 +415,20 @@ class Options:
         "--terminal", "with -d: give the job a terminal to attach to (needs dtach)", typed=True
     )
     time_limit = Option(parse_duration, "--time-limit TIME", "end the job if it runs longer")
-    grace = Option(parse_duration, "TIME", "time between TERM and KILL when a job is ended")
+    grace = DefaultedOption(
+        parse_duration, "TIME", "time between TERM and KILL when a job is ended", 10.0
+    )
     leftovers = Option(
         one_of(("keep", "end"), "treatment of left-over processes"),
         "--leftovers keep|end",
         "keep the GPUs for what the job leaves running (default), or end that",
     )
-    leftover_timeout = Option(
+    leftover_timeout = DefaultedOption(
         parse_duration,
         "TIME",
         "a left-over process outside the job's session that has not used its GPUs for so long "
         "keeps them no more",
+        600.0,
     )
     idle_after = Option(
         parse_duration, "TIME", "after how long without work on its GPUs a job is told"
@@ -465,20 +485,23 @@ class Options:
         "a described machine instead of this one, such as dgx1-v100",
         names="machines files",
     )
-    docker = Option(
+    docker = DefaultedOption(
         one_of(("engine", "lease"), "way to docker"),
         "engine|lease",
         "lease: containers that the job's scripts make by docker get GPUs of its lease only",
+        "engine",
     )
-    table = Option(
+    table = DefaultedOption(
         one_of(("host", "private"), "table"),
         "host|private",
         "private: a container may use a table of its own, where the host's is not mounted",
+        "host",
     )
-    publish = Option(
+    publish = DefaultedOption(
         parse_published,
         "command|program|nothing",
         "what others can read of a job's command",
+        "command",
     )
     dry_run = OnOff("--dry-run", "say what would be decided, and take nothing", typed=True)
     explain = OnOff("--explain", "show the candidates, and why the best won", typed=True)
@@ -521,11 +544,6 @@ class Options:
         other._profile = {**self._profile, **known}
         other._defaults = {**self._defaults}
         return other
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds between TERM and KILL when a job is ended."""
-        return _GRACE_S if self.grace is None else self.grace
 
     def set_default(self, name: str, value: object, origin: str) -> None:
         """Let a value count for an option that no source has."""

@@ -181,8 +181,6 @@ MAX_NAME_CHARACTERS = 1000
 
 _ONLY_WHEN_SHARED = ("guest", "utilization", "sm_percentage", "objective")
 
-LEFTOVER_TIMEOUT_S = 600.0
-
 
 def read_launch(
     options: Options,
@@ -224,15 +222,15 @@ def read_launch(
         machine=around.machine,
         within=around.within,
         name=name,
-        publish=options.publish or "command",
+        publish=options.publish,
         wait=_read_wait(options),
         wait_timeout_s=options.wait_timeout,
         private=is_private(options),
         by_uuid=options.uuid or not counts_as_cuda(around.machine.topology),
         bind_cpu=options.bind_cpu,
         time_limit_s=options.time_limit,
-        grace_s=options.grace_s,
-        leftover_timeout_s=_value_or(options.leftover_timeout, LEFTOVER_TIMEOUT_S),
+        grace_s=options.grace,
+        leftover_timeout_s=options.leftover_timeout,
         leftovers=options.leftovers or ("end" if is_cancelled_by_kill() else "keep"),
         mps=_read_mps_place(options, around.machine),
         recorded_in=_find_recorded_profile(options, around.machine, name),
@@ -241,7 +239,7 @@ def read_launch(
         in_history=options.history,
         idle_after_s=_value_or(options.idle_after, IDLE_AFTER_S),
         idle_limit_s=options.idle_limit,
-        docker=options.docker or "engine",
+        docker=options.docker,
         notify=options.notify,
     )
 
@@ -254,7 +252,7 @@ _SIGNS = (
     "RAY_JOB_ID",
     "GPULAUNCH_RANK_MAP",
 )
-"""Variables one of which a launch has that concerns a cluster engine, as cluster.engines says."""
+"""Variables one of which a launch has that concerns a cluster engine; see cluster_engines.py."""
 
 
 def _with_engine(options: Options, around: Surroundings) -> Surroundings:
@@ -294,7 +292,7 @@ def read_request(
         request = around.engine.applied_to(request, around.machine.topology)
     if options.time_limit is not None:
         # What the job leaves is ended after it, and each may have to be killed.
-        within_s = options.time_limit + 2 * (options.grace_s + KILL_S)
+        within_s = options.time_limit + 2 * (options.grace + KILL_S)
         request = replace(request, ends_within_s=within_s)
     if options.queue == "fifo":
         request = replace(request, in_order=True)
