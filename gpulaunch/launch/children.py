@@ -30,7 +30,6 @@ class _Child:
 
     def __init__(self, process: "subprocess.Popen[bytes]", said: int) -> None:
         self.process, self.said = process, said
-        self.pid = process.pid
         self.pidfd = os.pidfd_open(process.pid)
         self.is_silent = False  # whether it has closed its end of the pipe
         self._rest = b""
