@@ -15,7 +15,14 @@ from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
 from gpulaunch.lab.measure import synthetic_load
-from gpulaunch.lab.measure.launches import Background, Launched, MeasuredJob, launch, repeated
+from gpulaunch.lab.measure.launches import (
+    Background,
+    Launched,
+    MeasuredJob,
+    Other,
+    launch,
+    repeated,
+)
 from gpulaunch.lab.measure.recording import refuse_described
 from gpulaunch.lab.measure.run import SHARED, rounded
 from gpulaunch.lab.measure.traffic import communication_of
@@ -28,7 +35,7 @@ from gpulaunch.placement.policies import DEFAULT_POLICY, Candidate, ranking
 from gpulaunch.process.job import exit_status
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, saturates
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 SOURCE = "gpulaunch profile measure"
 
@@ -227,22 +234,6 @@ def _least_memory(gpus: Sequence[Gpu]) -> int:
     return min(gpu.memory_bytes for gpu in gpus)
 
 
-class Other(Record):
-    """A program that runs beside the job.
-
-    Attributes:
-        name: key of its slowdown in the profile.
-        command: argv.
-        gpus: number of GPUs that it needs.
-        says: text that its output contains once it is at work; None if it prints no such text.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    gpus: int
-    says: bytes | None = None
-
-
 def find_others(name: str) -> list[Other]:
     """Return the programs to run beside the job.
 
@@ -319,7 +310,7 @@ def measure_pair(
         theirs_count = str(len(gpus) if shares else other.gpus)
         which = ("--only", gpu_names(theirs), "-n", theirs_count, "--no-wait")
         options = (*part, *which, "--name", other.name)
-        with Background(other.name, options, other.command, other.says, job.grace_s) as company:
+        with Background(other, options, job.grace_s) as company:
             met = repeated(job, f"beside {other.name}", (*part, "--only", own))
             beside = company.rate(*_time_of(met[-1]))
             company.check()
@@ -369,7 +360,7 @@ def _try_loads(
     for other in others:
         if other.says:
             only = ("--only", gpu_names(gpus[:1]), *part)
-            with Background(other.name, only, other.command, other.says, grace_s) as load:
+            with Background(other, only, grace_s) as load:
                 began_s = time.monotonic()
                 time.sleep(LOAD_S if part else 0)
                 rates[other.name] = load.rate(began_s, time.monotonic())

@@ -320,28 +320,35 @@ _FOREVER = ("sh", "-c", _LOOP, "sh")
 """Shell that restarts the job whenever it succeeds, under one lease, and passes TERM on to it."""
 
 
+class Other(Record):
+    """A program that runs beside a job.
+
+    Attributes:
+        name: key of its slowdown in the profile.
+        command: argv.
+        gpus: number of GPUs that it needs.
+        says: text that its output contains once it is at work; None if it prints no such text.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    says: bytes | None = None
+
+
 class Background:
-    """A job that runs again and again in a session of its own, under a lease of its own.
+    """A program that runs again and again in a session of its own, under a lease of its own.
 
     Args:
-        name: what messages call it.
+        other: the program.
         options: options of its launch.
-        command: argv.
-        says: text that its output contains once it is at work; None if it prints no such text.
         grace_s: seconds between TERM and KILL.
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: Sequence[str],
-        command: Sequence[str],
-        says: bytes | None,
-        grace_s: float,
-    ) -> None:
-        self._name, self._says = name, says
+    def __init__(self, other: Other, options: Sequence[str], grace_s: float) -> None:
+        self._name, self._says = other.name, other.says
         self._progress: list[Mark] = []
-        self._arguments = (*options, "--", *_FOREVER, *command)
+        self._arguments = (*options, "--", *_FOREVER, *other.command)
         self._grace_s = grace_s
 
     def __enter__(self) -> "Background":
