@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import rich
 from agent import Agent, talk
 from conftest import DGX, SHOW, VGG, Launcher, complaint, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
@@ -110,10 +111,11 @@ def accounts() -> Iterator[Accounts]:
     useradd = ["useradd", "--no-create-home", "--home-dir", "/nonexistent"]
     try:
         package.chmod(0o755)
-        for part in ("gpulaunch", "profiles"):
+        # Their Python need not have what commands draw with.
+        for part in (REPOSITORY / "gpulaunch", REPOSITORY / "profiles", Path(rich.__file__).parent):
             # Another process may be writing a .pyc, which has a longer name until it is whole.
             ignore = shutil.ignore_patterns("*.pyc.*")
-            shutil.copytree(REPOSITORY / part, package / part, ignore=ignore)
+            shutil.copytree(part, package / part.name, ignore=ignore)
         for name in names:
             subprocess.run([*useradd, name], check=True)
         python = python_for(pwd.getpwnam(names[0]).pw_uid)
