@@ -39,8 +39,6 @@ def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
     Args:
         without: variables to leave out.
     """
-    for number in PYTHON_IGNORES:
-        signal.signal(number, signal.SIG_DFL)
     variables = {
         name: value
         for name, value in clean_environment().items()
@@ -51,6 +49,8 @@ def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
 
 def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
     """Turn into the program; return the exit status that says why not if that fails."""
+    for number in PYTHON_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
     code = errno.ENOENT
     try:
         if command[0]:  # Python does not even try an empty name

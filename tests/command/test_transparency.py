@@ -26,6 +26,8 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -284,3 +286,11 @@ def test_hang_up(terminal: Terminal, launcher: Launcher, nohup: str, *, survives
             until(lambda: status.exists() and status.read_text() == "3\n")
         until(lambda: not any(_running(os.getpgid, group)))
     assert launcher.records() == []
+
+
+def test_who_takes_our_place_ignores_no_signal() -> None:
+    """A program that gpulaunch turns into, as srun, finds the signals that Python ignores as new."""
+    turn = "execute(['grep', 'SigIgn', '/proc/self/status'], dict(os.environb))"
+    code = f"import os; from gpulaunch.process.execute import execute; {turn}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[1], 16) == 0
