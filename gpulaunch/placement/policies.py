@@ -12,7 +12,7 @@ from itertools import chain
 from math import comb
 from typing import Literal
 
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapping
+from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS
 from gpulaunch.placement.problem import Needs, PlacementProblem, ScoreName, Scores
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.records import Record, replace
@@ -362,33 +362,26 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
     chosen: int | None = None
     if order.chosen_set is not None and problem.allows(order.chosen_set):
         chosen = problem.mask(order.chosen_set)
-        if order.in_rank_order and not problem.rank_order:
-            yield _chosen_candidate(problem, order.chosen_set)
-        else:
-            yield _map_candidate(problem, order, chosen)
+        given = order.chosen_set if order.in_rank_order else ()
+        yield _make_candidate(problem, order, chosen, problem.rank_order or given)
     for mask in problem.ranked(order.by):
         if mask != chosen and problem.meets(mask):
-            yield _map_candidate(problem, order, mask)
+            yield _make_candidate(problem, order, mask, problem.rank_order)
 
 
-def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
-    if problem.rank_order:
-        gpus = [gpu for gpu in problem.rank_order if problem.mask([gpu]) & mask]
-        return _chosen_candidate(problem, gpus)
-    mapping = problem.mapper.best(
-        problem.fabric.positions(mask),
-        slowest_first=problem.is_slowest_first(order.by),
-        kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
-    )
-    return _make_candidate(problem, mapping)
-
-
-def _chosen_candidate(problem: PlacementProblem, gpus: Sequence[int]) -> Candidate:
-    """Return a set in the rank order that the policy or the user gave it."""
-    positions = [problem.fabric.position[gpu] for gpu in gpus]
-    return _make_candidate(problem, problem.mapper.figures(positions))
-
-
-def _make_candidate(problem: PlacementProblem, mapping: Mapping) -> Candidate:
-    gpus = tuple(problem.fabric.gpus[position] for position in mapping.gpus)
+def _make_candidate(
+    problem: PlacementProblem, order: Order, mask: int, rank_order: Sequence[int]
+) -> Candidate:
+    """Return a set in the rank order that the policy or the user gave, else in the best one."""
+    fabric, mapper = problem.fabric, problem.mapper
+    if rank_order:
+        positions = [fabric.position[gpu] for gpu in rank_order]
+        mapping = mapper.figures([place for place in positions if fabric.bit[place] & mask])
+    else:
+        mapping = mapper.best(
+            fabric.positions(mask),
+            slowest_first=problem.is_slowest_first(order.by),
+            kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
+        )
+    gpus = tuple(fabric.gpus[place] for place in mapping.gpus)
     return Candidate(gpus, problem.scores(mapping))
