@@ -88,14 +88,18 @@ def best_of_partition(
     everything = sum(bit.values()) + (len(gpus) % size > 0)
     groups = [
         tuple(gpu for gpu in gpus if mask & bit[gpu])
-        for mask in _best_partition(everything, _lacks(gpus, score, size, held))
+        for mask in _best_partition(everything, _lacks(gpus, score, size, bit, held))
         if mask & (held | 1) == held
     ]
     return max(groups, key=lambda group: sum(score[pair] for pair in combinations(group, 2)))
 
 
 def _lacks(
-    gpus: Sequence[int], score: Mapping[tuple[int, int], int], size: int, held: int
+    gpus: Sequence[int],
+    score: Mapping[tuple[int, int], int],
+    size: int,
+    bit: Mapping[int, int],
+    held: int,
 ) -> dict[int, int]:
     """Return what each set that a partition may have lacks of the best one of its size.
 
@@ -103,20 +107,18 @@ def _lacks(
     lowest bit marks what is left over. A set costs what the best links of each of its GPUs are
     worth, which is the same for all partitions, less what it has of them, from both ends.
     """
-    table = [0]
-    for place, gpu in enumerate(reversed(gpus)):
+    worth = {}
+    for gpu in gpus:
         links = sorted((score[p] for p in combinations(gpus, 2) if gpu in p), reverse=True)
-        row = [sum(links[: size - 1])]
-        for other in gpus[: -place - 1 : -1]:
-            row += [cost - 2 * score[gpu, other] for cost in row]
-        table += [a + b for a, b in zip(table, row, strict=True)]
+        worth[gpu] = sum(links[: size - 1])
     lacks: dict[int, int] = {}
     for count, left_over, allowed in ((size, 0, (0, held)), (len(gpus) % size, 1, (0,))):
-        costs = {
-            2 * mask + left_over: cost
-            for mask, cost in enumerate(table)
-            if mask.bit_count() == count and 2 * mask & held in allowed
-        }
+        costs = {}
+        for group in combinations(gpus, count):
+            mask = sum([bit[gpu] for gpu in group])
+            if mask & held in allowed:
+                has = sum([score[pair] for pair in combinations(group, 2)])
+                costs[mask + left_over] = sum([worth[gpu] for gpu in group]) - 2 * has
         least = min(costs.values())
         lacks |= {mask: cost - least for mask, cost in costs.items()}
     return lacks
