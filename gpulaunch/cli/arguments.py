@@ -109,7 +109,6 @@ class LaunchParser(Parser):
     """The parser of a launch's options and of those of commands that take them, up to a word.
 
     Args:
-        rows: the options.
         prog: words of the command.
         more: further arguments of Parser.
     """
@@ -170,7 +169,6 @@ def add_rows(
 
     Args:
         parser: what gets them.
-        rows: the options.
         title: one group for all; None for their own groups.
 
     Returns:

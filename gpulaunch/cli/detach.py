@@ -59,9 +59,7 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
     If it ends at once, as one that may not wait, so does this, with the same words and status.
 
     Args:
-        options: its options.
         launch: the launch, read from them.
-        tell: called with each warning.
 
     Raises:
         UsageError: it could never run, or a live launch has its name.

@@ -42,7 +42,6 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
     """Print what would be decided on stdout; return the decision: grant, wait or refuse.
 
     Args:
-        launch: the launch.
         decision: what would be decided.
         state: what it was decided in.
         options: its options, which say what to print, and whether as JSON.
@@ -98,11 +97,6 @@ def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
 
 def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -> int:
     """Print when a launch would probably start, and take nothing.
-
-    Args:
-        launch: the launch.
-        options: its options.
-        tell: called with each warning.
 
     Raises:
         UsageError: it can never start.

@@ -40,7 +40,6 @@ def main(given: Given, command: Sequence[str]) -> int:
     """Run a command on GPUs, or print the decision.
 
     Args:
-        given: options by name.
         command: argv of the job; it may be empty for a decision.
     """
     if command:
@@ -61,13 +60,7 @@ def tell_of(options: Options) -> Callable[[str], None]:
 
 
 def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
-    """Carry out a launch that has been read: run the command, or print the decision.
-
-    Args:
-        options: its options.
-        launch: the launch.
-        run_job: what runs it.
-    """
+    """Carry out a launch that has been read: run the command, or print the decision."""
     if options.json and not (options.dry_run or options.when):
         raise UsageError(
             "--json needs --dry-run, since stdout belongs to the job",
@@ -136,7 +129,6 @@ class Reporter(Events):
     """The reporter of a launch's course on stderr, and to whoever else is to hear of it.
 
     Args:
-        options: its options.
         is_first: whether it is the first of its command, of whose course a program may be told.
     """
 
@@ -161,7 +153,6 @@ class Reporter(Events):
         """Say which launch it is; of docker's this is known once its client asks for a container.
 
         Args:
-            launch: the launch.
             before: the launches that it comes after.
 
         Raises:
