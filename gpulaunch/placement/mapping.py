@@ -127,17 +127,11 @@ class Mapper:
         return [ends.count(rank) for rank in range(self.ranks)]
 
     def most_total(self, gpus: Sequence[int]) -> int:
-        """Return at least the total of any mapping to a set.
-
-        The heaviest edges get the best links, and no GPU has more edges than any rank.
-        """
-        rows = [[self.gain[0][row[b]] for b in gpus] for row in [self._kind[a] for a in gpus]]
-        links = sorted([gain for i, row in enumerate(rows) for gain in row[:i]], reverse=True)
+        """Return at least the total of any mapping to a set: heaviest edges over the best links."""
+        links = [self.gain[0][self._kind[a][b]] for a, b in combinations(gpus, 2)]
+        links.sort(reverse=True)
         weights = sorted([self.shares[share] for *_, share in self.edges], reverse=True)
-        edges = sum([int(a * b) + 1 for a, b in zip(links, weights, strict=False)])
-        most = max(self.degree)
-        ends = sum([sum(sorted(row, reverse=True)[:most]) for row in rows])
-        return min(edges, ends // 2)
+        return sum([int(a * b) + 1 for a, b in zip(links, weights, strict=False)])
 
     def most_slowest(self, gpus: Sequence[int]) -> int:
         """Return at least the slowest edge of any mapping to a set.
