@@ -58,7 +58,6 @@ class Mapper:
         shares: the weights of edges relative to the heaviest, which is the first.
         gain: for each of these weights what an edge adds to a total, by kind of link.
         speed: likewise how fast it is; empty without speeds.
-        floors: the speeds that an edge can have, the fastest first.
         left: partial mappings that may still be tried; below 0 once exchanges had to do.
     """
 
@@ -81,7 +80,6 @@ class Mapper:
         self.shares = shares
         self.gain = [[round(link * share) for link in worth] for share in shares]
         self.speed = [[round(one / share) for one in speeds] for share in shares] if speeds else []
-        self.floors = sorted({one for row in self.speed for one in row if one}, reverse=True)
         self._known: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
 
     @property
@@ -211,22 +209,18 @@ class _BestMapping:
         self._mapper, self._kind = mapper, kind
         self._slowest_first = slowest_first
         self._gain = [[mapper.gain[0][link] for link in row] for row in kind]  # of heaviest edges
-        places = range(mapper.ranks)
-        self._lower_twins = [
-            sum(
-                1 << b
-                for b in range(a)
-                if all(kind[a][c] == kind[b][c] for c in places if c not in (a, b))
-            )
-            for a in places
-        ]
+        self._lower_twins = [0] * mapper.ranks
+        for b, a in combinations(range(mapper.ranks), 2):
+            others = [c for c in range(mapper.ranks) if c not in (a, b)]
+            if all(kind[a][c] == kind[b][c] for c in others):
+                self._lower_twins[a] |= 1 << b
         self._where = [0] * mapper.ranks
         self._best = (0, 0)
         self._order: list[int] = []
 
     def best(self) -> list[int]:
         """Return the best order, of equals the lowest, or a good one if there are too many."""
-        fastest = max(self._mapper.floors, default=0)
+        fastest = max(map(max, self._mapper.speed), default=0)
         self._enough = self._key(fastest, self._most(0, 0))
         self._extend(0, 0, fastest, 0)
         return self._order

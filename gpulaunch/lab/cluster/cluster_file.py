@@ -103,12 +103,7 @@ def tree_of_file(path: str, nodes: Mapping[str, float]) -> Tree:
 
 
 def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:
-    """Build the cluster of a file's content.
-
-    Raises:
-        FieldError: a key is unknown or missing, its value has the wrong type or range, or the
-            network is no tree.
-    """
+    """Build the cluster of a file's content; raise FieldError if something is wrong with it."""
     checked(data, _CLUSTER, required=("name", "source", "nodes", "network"))
     for i, entry in enumerate(data["nodes"]):
         checked(entry, _NODES, required=("names", "machine"), where=("nodes", i))

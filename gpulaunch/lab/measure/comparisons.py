@@ -59,12 +59,7 @@ SYNTHETIC = "synthetic"
 
 
 def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[Gpu, ...]]:
-    """Decide about a launch without taking a lease; return the decision and its GPUs by rank.
-
-    Raises:
-        WouldWaitError: the GPUs that it needs are busy.
-        UsageError: the launch can never be granted, or its machine is only described.
-    """
+    """Decide about a launch without taking a lease; return the decision and its GPUs by rank."""
     refuse_described(one)
     decision, _ = preview(one, warn)
     if isinstance(decision, Wait):
@@ -194,11 +189,6 @@ def _candidate_gpus(candidate: Candidate) -> str:
 
 def _measure_curve(job: MeasuredJob, one: Launch) -> Outcome:
     """Run a job alone on its GPU with each of CURVE_PERCENTAGES of its SMs.
-
-    Raises:
-        FailedError: the GPU cannot be shared, so that nothing bounds the SMs.
-        WouldWaitError: the GPUs that it needs are busy.
-        UsageError: the launch can never be granted.
 
     Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
     """
