@@ -30,7 +30,7 @@ from gpulaunch.leases.environment import job_environment
 from gpulaunch.process.companion import stand_apart
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
-from gpulaunch.process.libc import end_with_parent, out_of_the_way, outlive_parent
+from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way, outlive_parent
 from gpulaunch.process.system import (
     identify,
     is_cancelled_by_kill,
@@ -53,7 +53,6 @@ _ROWS: tuple[Option[Any], ...] = (
 )
 
 _DAY_S = 86400.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _ABOUT = """\
 Hold GPUs, and print the variables that tell a shell which ones:
@@ -198,7 +197,7 @@ def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
     """Sleep until a reservation is over: by time (since boot), by a signal, or with its leader."""
     read_end, write_end = map(out_of_the_way, os.pipe2(os.O_NONBLOCK))
     signal.set_wakeup_fd(write_end)
-    for number in _SIGNALS:
+    for number in ENDING_SIGNALS:
         signal.signal(number, lambda *_: None)
     poll = select.poll()
     poll.register(read_end, select.POLLIN)

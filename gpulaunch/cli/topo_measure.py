@@ -21,8 +21,7 @@ from gpulaunch.lab.measure.links import (
 )
 from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.process.job import end_by
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+from gpulaunch.process.libc import ENDING_SIGNALS
 
 
 def measure_links(path: str | None, *, as_json: bool) -> int:
@@ -41,7 +40,7 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
             f"{file} describes this machine, and measuring would replace it",
             "-o names another file",
         )
-    for number in _ENDING:
+    for number in ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _raise_interrupted)
     try:
@@ -80,7 +79,7 @@ class _Interrupted(BaseException):
 
 
 def _raise_interrupted(number: int, _frame: object) -> None:
-    for other in _ENDING:  # one is enough, and its handling must not be disturbed
+    for other in ENDING_SIGNALS:  # one is enough, and its handling must not be disturbed
         signal.signal(other, signal.SIG_IGN)
     raise _Interrupted(number)
 

@@ -16,10 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.process.libc import end_with_parent, out_of_the_way
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that end a program unless it was started with them ignored."""
+from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way
 
 _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
@@ -86,7 +83,7 @@ class Launches:
         self._signals = read_end
         self._selector.register(read_end, selectors.EVENT_READ, None)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for number in SIGNALS:
+        for number in ENDING_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets SIGHUP
                 self._before[number] = signal.signal(number, lambda *_: None)
         return self

@@ -13,8 +13,8 @@ from typing import Any
 
 from gpulaunch.errors import call_failed
 from gpulaunch.history.line import history_directory
-from gpulaunch.launch.children import SIGNALS
 from gpulaunch.launch.listeners import LaunchInHistory
+from gpulaunch.process.libc import ENDING_SIGNALS
 from gpulaunch.records import Record
 
 VARIABLE = "GPULAUNCH_DETACHED"
@@ -100,7 +100,9 @@ class EndBySignal:
 
     def __init__(self, ended: Callable[[int], None]) -> None:
         self._ended = ended
-        self._numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self._numbers = [
+            number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+        ]
         for number in self._numbers:
             signal.signal(number, self._end)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, TimedOutError, UsageError
-from gpulaunch.process.libc import ALL_SIGNALS, change_mask, out_of_the_way
+from gpulaunch.process.libc import ALL_SIGNALS, ENDING_SIGNALS, change_mask, out_of_the_way
 from gpulaunch.process.system import command_text, identify, is_stopped, owner_of, state_of
 
 SET_UP = "/run/gpulaunch"
@@ -140,7 +140,6 @@ LOOK_EVERY_S = 0.25
 """Time between two calls of `look` while a process waits for the lock."""
 
 _WEEK_S = 604800.0  # Python's locks do not take centuries
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
 
 
 class HostLock:
@@ -194,7 +193,7 @@ class HostLock:
             nonlocal told
             change_mask(signal.SIG_SETMASK, blocked)
             change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-            if _ENDING.intersection(blocked) & signal.sigpending():
+            if ENDING_SIGNALS.intersection(blocked) & signal.sigpending():
                 raise FailedError(f"interrupted: {self._held_by(time.monotonic() - begun)}")
             if patience_s is not None and not told and time.monotonic() - begun >= LOCK_TIMEOUT_S:
                 told = True  # once: the holder is looked for in all processes

@@ -6,7 +6,13 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.process.libc import adopt_orphans, out_of_the_way, overwrite_memory, set_process_name
+from gpulaunch.process.libc import (
+    ENDING_SIGNALS,
+    adopt_orphans,
+    out_of_the_way,
+    overwrite_memory,
+    set_process_name,
+)
 from gpulaunch.process.system import program_of, stat_fields
 
 COMPANION = "gpulaunch-lease"
@@ -16,8 +22,6 @@ WITNESS = "signal-witness"
 """Name of the process in a job's group that shows which signals the group got."""
 
 DISMISSED = b"."
-
-_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
 
 class Companion:
@@ -143,7 +147,7 @@ def stand_apart(*keep: int) -> None:
     """Leave the session and its terminal, and close all descriptors but these."""
     os.setsid()
     close_all_but(*keep)
-    for number in _INTERRUPTING:
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
+from gpulaunch.process.libc import ENDING_SIGNALS
 from gpulaunch.process.system import open_pid, reaction, runs, variable_of
 
 SETTLE_S = 0.3
@@ -17,7 +18,6 @@ KILL_S = 2.0
 
 _TICK_S = 0.1
 _LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
-_IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
 
 
 def marked_by(variable: str) -> dict[str, set[int]]:
@@ -124,7 +124,7 @@ def end_all(
                 _send(pid, signal.SIGCONT)  # a stopped one would not hear it
             told |= alive
             left_s = deadline - time.monotonic()
-            hurried = _IMPATIENT.difference(ignored) & signal.sigpending()
+            hurried = ENDING_SIGNALS.difference(ignored) & signal.sigpending()
             if left_s <= 0 or (number == signal.SIGTERM and hurried):
                 break
             wait_for_one(alive, min(left_s, _TICK_S))

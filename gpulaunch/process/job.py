@@ -18,7 +18,13 @@ from contextlib import suppress
 from gpulaunch.errors import FAILED, call_failed
 from gpulaunch.process.companion import WITNESS, close_all_but, hide_arguments
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, complain, execute
-from gpulaunch.process.libc import adopt_orphans, end_with_parent, out_of_the_way, set_process_name
+from gpulaunch.process.libc import (
+    ENDING_SIGNALS,
+    adopt_orphans,
+    end_with_parent,
+    out_of_the_way,
+    set_process_name,
+)
 from gpulaunch.process.system import identify, pending_signals, stat_fields
 from gpulaunch.records import Record
 
@@ -133,7 +139,6 @@ _UNMANAGED = frozenset(
         signal.SIGSYS,
     }
 )
-_ENDING = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP})
 _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
 
@@ -361,7 +366,7 @@ class Job:
 
     def _react(self, info: signal.struct_siginfo) -> None:
         sent_by_process = info.si_code <= _SI_USER
-        if info.si_signo in _ENDING:
+        if info.si_signo in ENDING_SIGNALS:
             self.interrupted = True
             # What has been started to survive a hang-up, as by nohup, is not asked to end by one.
             if info.si_signo != signal.SIGHUP:

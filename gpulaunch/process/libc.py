@@ -33,6 +33,11 @@ _FIRST = 100
 
 ALL_SIGNALS: frozenset[int] = frozenset(_signal.valid_signals())
 
+ENDING_SIGNALS: frozenset[int] = frozenset(
+    {_signal.SIGINT, _signal.SIGTERM, _signal.SIGQUIT, _signal.SIGHUP}
+)
+"""Signals by which people end a program, unless it was started with them ignored."""
+
 
 def out_of_the_way(fd: int) -> int:
     """Move an open file to a number of at least _FIRST, closed on exec, and return that."""
