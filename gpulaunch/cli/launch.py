@@ -12,9 +12,10 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
+from gpulaunch.launch.detached import Detached, EndBySignal, announce, answer, what_was_told
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.launch import Events, Keeper, Launch
-from gpulaunch.launch.listeners import LaunchInHistory, notifiers_of
+from gpulaunch.launch.listeners import JsonStatus, LaunchInHistory, notifiers_of
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
@@ -27,7 +28,6 @@ from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.launch.detached import Detached, EndBySignal
     from gpulaunch.launch.past import Predecessor
 
 RunJob = Callable[[Launch, Events], int]
@@ -91,7 +91,6 @@ def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
     if not options.detach:
         return _run(options, launch, before, None, run_job)
     from gpulaunch.cli.detach import detach  # late: few launches are detached
-    from gpulaunch.launch.detached import what_was_told
 
     told = what_was_told()
     return _run(options, launch, before, told, run_job) if told else detach(options, launch, tell)
@@ -138,9 +137,7 @@ class Reporter(Events):
         self._joined_s: float | None = None
         self._listeners: list[Events] = []
         if is_first and options.json_status_fd is not None:
-            from gpulaunch.cli import json_status  # late: few launches need it
-
-            self._listeners.append(json_status.JsonStatus(options.json_status_fd))
+            self._listeners.append(JsonStatus(options.json_status_fd))
         self._history: LaunchInHistory | None = None
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
@@ -181,8 +178,6 @@ class Reporter(Events):
         Raises:
             FailedError: it has been given up, or nobody could find it.
         """
-        from gpulaunch.launch.detached import EndBySignal, announce
-
         assert self._history  # noqa: S101  without a history nothing is detached
         self._pipe = out_of_the_way(told.ready_fd)
         self._before_job = EndBySignal(self.ended)
@@ -193,8 +188,6 @@ class Reporter(Events):
     def _answer(self, **said: object) -> None:
         """Tell the process that detached this launch, if one did, what it does now, once."""
         if self._pipe is not None:
-            from gpulaunch.launch.detached import answer
-
             pipe, self._pipe = self._pipe, None
             answer(pipe, said)
 

@@ -1,5 +1,7 @@
-"""Listeners to a launch besides its user: the history, and a command of the user's."""
+"""Listeners to a launch besides its user: the history, who started it, a command of the user's."""
 
+import fcntl
+import json
 import os
 import signal
 import time
@@ -7,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.leases.directory import own_table
-from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.environment import BATCH_VARIABLE, LEASE_VARIABLE
 from gpulaunch.leases.record import redacted, shortened
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.companion import fork_orphan
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment
-from gpulaunch.process.system import boot_id, this_process
+from gpulaunch.process.libc import out_of_the_way
+from gpulaunch.process.system import boot_id, iso, this_process
 from gpulaunch.records import as_list
 
 
@@ -92,6 +96,80 @@ def _working_directory() -> str:
         return os.getcwd()
     except OSError:  # it has been removed
         return ""
+
+
+_OPTION = "-o json_status_fd"
+_MOST_DIGITS = 6  # no process has a million descriptors
+
+
+class JsonStatus(Events):
+    """A writer of a launch's events to a descriptor; docs/guides/batch.md describes the lines.
+
+    From here on the descriptors belong to the launcher alone: the job does not inherit them.
+
+    Args:
+        text: numbers of descriptors, separated by commas. Lines go to the first; the others stay
+            open until the job has ended, as the lock of a batch does.
+
+    Raises:
+        UsageError: one of them is not open for writing, or is the job's own.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._fds = [_take_descriptor(word) for word in text.split(",")]
+        self._started: dict[str, Any] = {}
+
+    def waiting(self, reason: str, _seen: Snapshot) -> None:
+        """Write that the launch has joined the queue."""
+        self._write({"event": "waiting", "reason": reason})
+
+    def granted(self, keeper: Keeper) -> None:
+        """Write that the job has its GPUs, and is about to run."""
+        lease = keeper.lease
+        self._started = {
+            "lease": lease.id,
+            "gpus": list(keeper.grant.indices),
+            "uuids": list(lease.uuids),
+            "job_pid": lease.job.pid,
+            "started_at": iso(time.time()),
+            "shared": lease.share is not None,
+            "batch": os.environ.get(BATCH_VARIABLE),
+        }
+        self._write({"event": "started", **self._started})
+
+    def ended(self, exit_status: int) -> None:
+        """Write that the job has ended and its GPUs are free, if it ever started."""
+        if self._started:
+            self._write(
+                {
+                    "event": "ended",
+                    **self._started,
+                    "exit_status": exit_status,
+                    "ended_at": iso(time.time()),
+                }
+            )
+
+    def _write(self, document: dict[str, Any]) -> None:
+        """Write one line; if nobody reads any more, it is lost, and the launch goes on."""
+        line = json.dumps(document).encode() + b"\n"
+        with suppress(OSError):
+            while line:
+                line = line[os.write(self._fds[0], line) :]
+
+
+def _take_descriptor(word: str) -> int:
+    if not (word.isascii() and word.isdecimal()) or len(word) > _MOST_DIGITS:
+        raise UsageError(f"{_OPTION}: {quoted(word)} is no number of a descriptor")
+    fd = int(word)
+    if fd <= 2:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is the job's own", "open another one: 9>FILE")
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except OSError:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is not open") from None
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is not open to write")
+    return out_of_the_way(fd)
 
 
 EVENT_VARIABLE = "GPULAUNCH_EVENT"
