@@ -55,7 +55,7 @@ class Launch(Record):
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
-            settings.VISIBLE.
+            options.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
         in_history: whether the history gets a line of it.
         idle_after_s: seconds after which its owner is told that its GPUs do nothing; None if nobody

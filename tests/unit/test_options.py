@@ -5,6 +5,7 @@ import pytest
 from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.options import OPTIONS, Options
+from gpulaunch.placement.policies import POLICIES
 
 LINES = {
     "-n3 a --b": ({"gpus": ("-n", "3")}, 1),
@@ -50,3 +51,9 @@ def test_what_only_a_command_line_sets() -> None:
     variables = {"GPULAUNCH_DRY_RUN": "true", "GPULAUNCH_IGNORE_ENGINE": "true"}
     options = Options({}, variables)
     assert (options.dry_run, options.ignore_engine, options.wait) == (False, False, False)
+
+
+def test_the_help_names_each_policy() -> None:
+    """A policy that has its row is in the help of --policy, too, which is written by hand."""
+    words = OPTIONS["policy"].text.replace(",", "").split()
+    assert {name.replace("_", "-") for name in POLICIES} <= set(words)
