@@ -41,6 +41,10 @@ class ForbiddenError(NoAnswerError):
     """This user is not allowed to ask the engine."""
 
 
+class RefusedByEngineError(FailedError):
+    """The engine has answered that it does not do that, or does not know what that is about."""
+
+
 class Info(Record):
     """An engine's description of itself.
 

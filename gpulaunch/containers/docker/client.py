@@ -26,6 +26,7 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    RefusedByEngineError,
     cdi_names_all,
 )
 from gpulaunch.containers.life import (
@@ -57,11 +58,11 @@ _DECISIVE = ["destroy", "kill", "start", "stop"]
 """Events that tell an end from a restart."""
 
 
-class _NotFoundError(FailedError):
+class _NotFoundError(RefusedByEngineError):
     """The engine does not know what it was asked about."""
 
 
-class _ConflictError(FailedError):
+class _ConflictError(RefusedByEngineError):
     """The engine cannot do that in the present state."""
 
 
@@ -121,11 +122,9 @@ class DockerClient(EngineClient):
         """Return what an image says; None if it is not here, or its name is wrong."""
         try:
             content = self._send("GET", f"/images/{percent_encode(name)}/json")
-            return self._parse(content, parse_image)
-        except NoAnswerError:
-            raise
-        except FailedError:
+        except RefusedByEngineError:
             return None
+        return self._parse(content, parse_image)
 
     def inspect(self, name: str) -> Container | None:
         """Return a container by name or id, with all of its labels."""
@@ -174,39 +173,32 @@ class DockerClient(EngineClient):
         before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         """Stop a container so that it does not come back."""
+        path = f"/containers/{container.id}"
         with suppress(_NotFoundError):
             if container.state == "created":
                 with suppress(_ConflictError):
-                    self._send("DELETE", f"/containers/{container.id}")
+                    self._send("DELETE", path)
                     return
             if container.restarts:
-                self._send(
-                    "POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}}
-                )
+                self._send("POST", f"{path}/update", {"RestartPolicy": {"Name": "no"}})
             if container.state == "paused":  # it would not receive TERM
-                self._send("POST", f"/containers/{container.id}/unpause")
+                self._send("POST", f"{path}/unpause")
             if before_signal is None:
-                path = f"/containers/{container.id}/stop?t={round(grace_s)}"
-                self._send("POST", path, answer_s=grace_s + self._answer_s)
+                limit_s = grace_s + self._answer_s
+                self._send("POST", f"{path}/stop?t={round(grace_s)}", answer_s=limit_s)
                 return
             # It has to end, even if its processes cannot be listed.
             with suppress(FailedError):
                 pids = self.pids(container)
                 first = set(filter(leads_namespace, pids))
                 before_signal(reached_by(signal.SIGTERM, first, pids), signal.SIGTERM)
-            if not self._stops_by_itself(container, grace_s):
+            try:
+                self._send("POST", f"{path}/stop?t=-1", answer_s=grace_s)
+            except LateError:
                 with suppress(FailedError):
                     before_signal(self.pids(container), signal.SIGKILL)
                 with suppress(_ConflictError):
-                    self._send("POST", f"/containers/{container.id}/kill")
-
-    def _stops_by_itself(self, container: Container, grace_s: float) -> bool:
-        """Stop a container without KILL, and return whether it ends within the grace."""
-        try:
-            self._send("POST", f"/containers/{container.id}/stop?t=-1", answer_s=grace_s)
-        except LateError:
-            return False
-        return True
+                    self._send("POST", f"{path}/kill")
 
     def _send(
         self,
@@ -253,7 +245,7 @@ class DockerClient(EngineClient):
             raise self._wrong_answer_error()
         if status[0] not in "23":
             reason = _read_message(content)
-            raise FailedError(f"the Docker Engine at {self.address} failed: {reason}")
+            raise RefusedByEngineError(f"the Docker Engine at {self.address} failed: {reason}")
         return content
 
     def _no_answer_error(self, problem: OSError) -> NoAnswerError:

@@ -24,6 +24,7 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    RefusedByEngineError,
     cdi_names_all,
 )
 from gpulaunch.containers.life import LEASE_LABEL, Container, Image
@@ -40,7 +41,7 @@ _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
 _REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 
 
-class _NoSuchContainerError(FailedError):
+class _NoSuchContainerError(RefusedByEngineError):
     """Podman does not know what it was asked about."""
 
 
@@ -103,11 +104,9 @@ class PodmanClient(EngineClient):
             return None
         try:
             content = self._ask("image", "inspect", "--format", "json", "--", name)
-            return self._parse(content, lambda answer: parse_image(answer[0]))
-        except NoAnswerError:
-            raise
-        except FailedError:
+        except RefusedByEngineError:
             return None
+        return self._parse(content, lambda answer: parse_image(answer[0]))
 
     def inspect(self, name: str) -> Container | None:
         """Return a container by name or id, with all of its labels."""
@@ -138,9 +137,7 @@ class PodmanClient(EngineClient):
         words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
         try:
             lines = self._ask("events", *words).split(b"\n")
-        except NoAnswerError:
-            raise
-        except FailedError:
+        except RefusedByEngineError:
             return None
         actions = []
         for line in filter(None, lines):
@@ -153,9 +150,7 @@ class PodmanClient(EngineClient):
         """Return the pids of the processes in a container, as the host counts them."""
         try:
             rows = self._ask("top", container.id, "hpid").split()[1:]
-        except NoAnswerError:
-            raise
-        except FailedError:  # it is not running
+        except RefusedByEngineError:  # it is not running
             return set()
         return {int(row) for row in rows if row.isdigit()}
 
@@ -211,7 +206,7 @@ class PodmanClient(EngineClient):
         if "no such container" in text or "no such object" in text:
             raise _NoSuchContainerError(f"{self.title} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")
-        raise FailedError(f"{self.address} failed: {printable(last) or 'no reason given'}")
+        raise RefusedByEngineError(f"{self.address} failed: {printable(last) or 'no reason given'}")
 
 
 RESTART_S = 4.0
