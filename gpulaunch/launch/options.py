@@ -249,7 +249,7 @@ class Option(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name of the attribute."""
-        self.name = name
+        self.name, self.variable = name, f"GPULAUNCH_{name.upper()}"
 
     @overload
     def __get__(self, options: None, owner: type) -> "Option[T]": ...
@@ -553,7 +553,8 @@ class Options:
         """Return where the value of an option comes from."""
         if name in self.given:
             return Source.COMMAND
-        if self.environment.get(_variable_name(name)) and OPTIONS[name].is_setting:
+        option = OPTIONS[name]
+        if self.environment.get(option.variable) and option.is_setting:
             return Source.ENVIRONMENT
         if name in self._profile:
             return Source.PROFILE
@@ -573,7 +574,8 @@ class Options:
             case Source.COMMAND:
                 return _written(name, *self.given[name])[1]
             case Source.ENVIRONMENT:
-                return f"{_variable_name(name)}={self.environment[_variable_name(name)]}"
+                variable = OPTIONS[name].variable
+                return f"{variable}={self.environment[variable]}"
             case Source.PROFILE:
                 return "profile"
         for config in self._configs:
@@ -591,7 +593,7 @@ class Options:
                 whole = flag == "--share" and text in ("0", "1")
                 return _parse(option, f"{text}/1" if whole else text, self.flag(name))
             case Source.ENVIRONMENT:
-                return _parse(option, self.environment[_variable_name(name)], self.origin(name))
+                return _parse(option, self.environment[option.variable], self.origin(name))
             case Source.PROFILE:
                 return self._profile[name]
         for config in self._configs:
@@ -626,10 +628,6 @@ TYPED = {
     name: row for name, row in OPTIONS.items() if row.text and not row.flags and not row.is_setting
 }
 """The options that only `-o NAME=VALUE` sets."""
-
-
-def _variable_name(name: str) -> str:
-    return f"GPULAUNCH_{name.upper()}"
 
 
 def _written(name: str, flag: str, text: str) -> tuple[str, str]:
