@@ -21,14 +21,13 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
 
 from gpulaunch.containers.docker.client import percent_encode
-from gpulaunch.errors import GpulaunchError, UsageError, call_failed
+from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 
 _PIECE_BYTES = 1 << 16
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_BODY_BYTES = 64 << 20
 _STATUSES = {2: "400 Bad Request", 75: "409 Conflict", 124: "409 Conflict"}
-_FAILED = "500 Internal Server Error"
 _NAME = "gpulaunch.door."
 _GONE = select.POLLHUP | select.POLLERR
 # accept may succeed later, once a descriptor or memory is free again.
@@ -142,15 +141,13 @@ class Door:
             try:
                 self._handle(client, head, rest)
             except GpulaunchError as problem:
-                status = _STATUSES.get(problem.exit_status, _FAILED)
-                client.sendall(_told(status, f"gpulaunch: {problem.message}"))
+                client.sendall(_told(problem))
             except ConnectionError:
                 raise
             except OSError as problem:
-                failed = call_failed("a system call failed", problem)
-                client.sendall(_told(_FAILED, f"gpulaunch: {failed.message}"))
+                client.sendall(_told(call_failed("a system call failed", problem)))
             except Exception as problem:  # a fault of ours: nothing passes unseen
-                client.sendall(_told(_FAILED, f"gpulaunch: {problem!r}"))
+                client.sendall(_told(FailedError(repr(problem))))
                 raise
 
     def _handle(self, client: socket, head: bytes, rest: bytes) -> None:
@@ -241,7 +238,9 @@ def _place() -> str:
 def _sweep() -> None:
     """Remove this user's doors whose launchers were killed."""
     place = _place()
-    for name in filter(lambda name: name.startswith(_NAME), os.listdir(place)):
+    for name in os.listdir(place):
+        if not name.startswith(_NAME):
+            continue
         directory = f"{place}/{name}"
         with suppress(OSError), closing(socket(AF_UNIX)) as probe:
             if os.lstat(directory).st_uid == os.geteuid():
@@ -361,9 +360,10 @@ def _without(fields: Sequence[str], *names: str) -> list[str]:
     return [field for field in fields if _name(field) not in names]
 
 
-def _told(status: str, message: str) -> bytes:
+def _told(problem: GpulaunchError) -> bytes:
     """Return the answer that tells a client why the engine was not asked."""
-    body = json.dumps({"message": message}).encode()
+    status = _STATUSES.get(problem.exit_status, "500 Internal Server Error")
+    body = json.dumps({"message": f"gpulaunch: {problem.message}"}).encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
