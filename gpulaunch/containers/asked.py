@@ -1,8 +1,8 @@
 """What somebody asks an engine for: a container, and the GPUs that are to get into it."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
 from gpulaunch.machine.drivers import DRIVERS
@@ -102,6 +102,19 @@ def cdi_prefixes() -> tuple[str, ...]:
 def is_gpu_device(device: str) -> bool:
     """Return whether a device's name is a GPU's CDI name; nvidia's runtime has its own kind."""
     return device.removeprefix("runtime.").startswith(cdi_prefixes())
+
+
+def capabilities_of(request: Mapping[str, Any]) -> set[str]:
+    """Return what one of docker's device requests wants devices to be capable of."""
+    return {word for words in request.get("Capabilities") or () for word in words}
+
+
+def asks_for_gpus(request: Mapping[str, Any]) -> bool:
+    """Return whether one of docker's device requests is for GPUs of makers that are known here."""
+    driver = request.get("Driver") or ""
+    if driver == "cdi":
+        return any(map(is_gpu_device, request.get("DeviceIDs") or ()))
+    return driver.startswith("nvidia") or (not driver and "gpu" in capabilities_of(request))
 
 
 def without_kinds(devices: str) -> list[str]:

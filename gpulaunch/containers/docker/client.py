@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from gpulaunch.containers.asked import VISIBLE, without_kinds
+from gpulaunch.containers.asked import VISIBLE, asks_for_gpus, without_kinds
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
@@ -342,13 +342,10 @@ def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[st
         environment: its variables, as NAME=VALUE.
     """
     names: list[str] = []
-    for request in host.get("DeviceRequests") or ():
-        driver = request.get("Driver") or ""
-        capabilities = {word for some in request.get("Capabilities") or () for word in some}
-        if driver == "cdi" or driver.startswith("nvidia") or (not driver and "gpu" in capabilities):
-            count = request.get("Count") or 0
-            names += request.get("DeviceIDs") or ()
-            names += ["all"] if count < 0 else map(str, range(min(count, _MOST_GPUS)))
+    for request in filter(asks_for_gpus, host.get("DeviceRequests") or ()):
+        count = request.get("Count") or 0
+        names += request.get("DeviceIDs") or ()
+        names += ["all"] if count < 0 else map(str, range(min(count, _MOST_GPUS)))
     names = _gpu_names(",".join(names))
     if not names and str(host.get("Runtime")).startswith("nvidia"):
         for variable in environment:  # the last one counts

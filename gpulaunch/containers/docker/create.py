@@ -15,6 +15,8 @@ from gpulaunch.containers.asked import (
     asked_by_files,
     asked_by_names,
     asked_of_other_maker,
+    asks_for_gpus,
+    capabilities_of,
     is_gpu_device,
     without_kinds,
 )
@@ -111,7 +113,7 @@ def asked_gpus(
         UsageError: it contradicts itself.
     """
     host = document.get("HostConfig") or {}
-    requests = [_asked_by_request(one) for one in _requests(host) if _is_of_gpus(one)]
+    requests = [_asked_by_request(one) for one in _requests(host) if asks_for_gpus(one)]
     if any(asked.number == "all" for asked in requests):
         requests = requests[-1:]  # of all and a list, the engine takes the last
     if len(set(requests)) > 1:
@@ -140,20 +142,8 @@ def _requests(host: Document) -> list[Document]:
     return list(host.get("DeviceRequests") or ())
 
 
-def _capabilities(request: Document) -> set[str]:
-    return {word for words in request.get("Capabilities") or () for word in words}
-
-
-def _is_of_gpus(request: Document) -> bool:
-    """Return whether a device request is for GPUs of this machine's makers."""
-    driver = request.get("Driver") or ""
-    if driver == "cdi":
-        return any(map(is_gpu_device, request.get("DeviceIDs") or ()))
-    return driver.startswith("nvidia") or (not driver and "gpu" in _capabilities(request))
-
-
 def _is_of_other_gpus(request: Document) -> bool:
-    return request.get("Driver") not in ("cdi", "") and "gpu" in _capabilities(request)
+    return request.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(request)
 
 
 def _asked_by_request(request: Document) -> Asked:
@@ -215,9 +205,9 @@ def with_gpus(
         labels: labels that are added.
     """
     host = dict(document.get("HostConfig") or {})
-    asked = [one for one in _requests(host) if _is_of_gpus(one)]
+    asked = [one for one in _requests(host) if asks_for_gpus(one)]
     others = [names for one in asked if (names := _without_gpus(one))]
-    requests = [one for one in _requests(host) if not _is_of_gpus(one)] + others
+    requests = [one for one in _requests(host) if not asks_for_gpus(one)] + others
     added = dict(variables)
     if not uuids or way != "gpus":  # by which the engine sets it
         # An image may say "all", and the engine's default runtime may be nvidia.
@@ -232,7 +222,7 @@ def with_gpus(
     elif uuids and way == "runtime":
         host["Runtime"] = host.get("Runtime") or "nvidia"
         added[VISIBLE] = ",".join(uuids)
-        limits = sorted(_DRIVER_CAPABILITIES & _capabilities(asked[0])) if asked else []
+        limits = sorted(_DRIVER_CAPABILITIES & capabilities_of(asked[0])) if asked else []
         if limits:
             added["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(limits)
     host["DeviceRequests"] = requests
