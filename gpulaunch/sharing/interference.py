@@ -121,30 +121,24 @@ def judge(
     sums = _add_up(demands)
     sm = _find_exceeded("SM", sums.sm_percentage)
     bandwidth = _find_exceeded("memory-bandwidth", sums.memory_bandwidth_percentage)
-    memory = []
-    if sums.memory_bytes > capacity.memory_bytes:
-        held_mib, most_mib = _mib(sums.memory_bytes), _mib(capacity.memory_bytes)
-        memory = [f"maximum memory {held_mib} of at most {most_mib}"]
-    reasons = [
-        *unlike,
-        *memory,
-        *_find_crowding(clients, capacity),
-        *_find_taken(clients, capacity, held),
-    ]
+    exceeded = [*sm, *bandwidth]
     decided_by: DecidedBy = "sums"
     notes: list[str] = []
-    if exceeded := [*sm, *bandwidth]:
+    if exceeded:
         decided_by, gain = _weigh(
             clients, slowdowns, reached, capacity, held, only_sm=not bandwidth
         )
-        if decided_by == "sums":
-            reasons = [*unlike, *exceeded, *reasons[len(unlike) :]]
-        else:
+        if decided_by != "sums":
             how = "measured together" if decided_by == "measured" else "by their curves"
-            notes += [
-                f"{each}, but {how} they reach {gain:.3g} of one after the other"
-                for each in exceeded
-            ]
+            reach = f"but {how} they reach {gain:.3g} of one after the other"
+            notes = [f"{each}, {reach}" for each in exceeded]
+            exceeded = []
+    reasons = [*unlike, *exceeded]
+    if sums.memory_bytes > capacity.memory_bytes:
+        most, has = _mib(capacity.memory_bytes), _mib(sums.memory_bytes)
+        reasons.append(f"maximum memory {has} of at most {most}")
+    reasons += _find_crowding(clients, capacity)
+    reasons += _find_taken(clients, capacity, held)
     if not reasons:
         caps = best_caps(own, capacity, _objective_of(clients), held)
         at = Pace(tuple(measured)) if measured else pace(own, capacity, caps, idle_power(capacity))
