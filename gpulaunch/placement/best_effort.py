@@ -53,7 +53,6 @@ def best_of_partition(
     is filled up with one above all others.
 
     Args:
-        topology: the machine.
         available: indices of the GPUs that may be taken.
         size: number of GPUs, 1 to len(available).
         required: GPUs that the set must hold, at most `size` of the available ones.

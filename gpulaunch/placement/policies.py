@@ -182,7 +182,6 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
     """Return how useful GPUs are to the job of a problem, 0 to 1.
 
     Args:
-        problem: the placement problem.
         gpus: GPUs by index, in rank order.
 
     Source: topo-aware-sc17 Eq. 2.

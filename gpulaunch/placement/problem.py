@@ -104,7 +104,6 @@ class PlacementProblem:
     """One placement to be decided: the machine, the GPUs to choose from and what the job needs.
 
     Args:
-        topology: the machine.
         free: indices of all GPUs that are free; what is preserved is counted over these.
         admitted: those of them that the request admits.
         count: number of GPUs, 1 to len(admitted).

@@ -149,7 +149,6 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
     (Lowerre, The HARPY speech recognition system, 1976).
 
     Args:
-        fabric: the links.
         count: number of GPUs in a set.
         limits: rules that the sets keep.
         worth: returns what a set is worth while it grows.

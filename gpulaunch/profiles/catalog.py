@@ -260,7 +260,6 @@ def read_layers(document: Document, variant: str | None, find: Find) -> Profile:
     """Read the profile in a file, merged with its base and a variant.
 
     Args:
-        document: content of the file.
         variant: the variant asked for, or None.
         find: finds the profiles that the file names.
 

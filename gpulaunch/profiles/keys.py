@@ -113,7 +113,6 @@ class Part(Key[S]):
     """A key whose value is a section in itself; an empty one where the key is missing.
 
     Args:
-        section: class of that section.
         meaning: one line of Markdown.
     """
 
@@ -162,7 +161,6 @@ class FiguresOf(Key["Mapping[str, float]"]):
     """A key whose value is a table of numbers, each about the key of that name in a section.
 
     Args:
-        section: class of that section.
         meaning: one line of Markdown.
         label: text before such a number where it is shown beside the figure that it is about.
     """

@@ -68,7 +68,6 @@ def best_caps(
 
     Args:
         demands: demands of the jobs, one or more.
-        capacity: what the GPU offers.
         objective: what is to be best.
         held: caps that cannot be chosen any more; None for those that can.
 

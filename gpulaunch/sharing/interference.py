@@ -104,7 +104,6 @@ def judge(
 
     Args:
         clients: all that would be on the GPU, one at least.
-        capacity: what the GPU offers.
         held: cap of each client in % of the SMs, as far as it cannot be chosen any more.
         reached: system throughput of just these clients, where launches of them were measured; it
             outweighs sums, and slowdowns that were measured at other caps do not count.

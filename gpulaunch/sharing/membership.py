@@ -52,10 +52,6 @@ def paces(topology: Topology, leases: Sequence[Lease]) -> dict[str, float]:
     It is missing where it is unknown for one of a group, as it is for jobs that have asked for a
     part of a GPU without saying what they use.
 
-    Args:
-        topology: the machine.
-        leases: its leases.
-
     Returns:
         By id of the lease, the speed as a part of that alone on the whole GPU.
     """
@@ -120,7 +116,6 @@ class Membership:
     """One job's membership in a share group.
 
     Args:
-        table: the table that the leases are in.
         record: record of this job's lease; still a draft.
         share: what the lease will say, with a pipe directory.
     """
@@ -172,8 +167,6 @@ class Membership:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
             limit_s: the longest wait, or None.
             machine: the machine that has the GPUs.
-            uuids: UUIDs of the GPUs.
-            warn: receives the warning.
             pids: returns the processes of the job.
 
         Returns:

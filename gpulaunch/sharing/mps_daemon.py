@@ -83,7 +83,6 @@ class Daemon:
 
     Args:
         directory: its pipe directory, short: a socket's path takes 107 bytes at most.
-        uuids: the GPUs that it is for.
         user_id: the user whose daemon it is. Root queries another user's daemon as that user, who
             chose the directory.
     """
@@ -186,7 +185,6 @@ class Daemon:
 
         Args:
             pids: processes that are about to get the signal; others than clients do not count.
-            number: the signal.
 
         Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a
             signal leaves the server undefined, and others on it may hang.

@@ -168,7 +168,6 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
     Args:
         jobs: jobs in the order of the queue, each fit to run alone; `after` has no circles. The
             order matters to the sequential baseline only.
-        site: the GPUs.
 
     Cost: 10 jobs in 10 to 25 ms, 100 to 300 ms where all have curves; 300 jobs in some seconds.
 
@@ -263,9 +262,7 @@ def run_together(
     """Let jobs start together on one GPU; when one ends, the others become faster.
 
     Args:
-        jobs: the jobs.
         caps: cap of each, kept to the end, as MPS does; none given, none is capped.
-        site: the GPUs.
 
     Returns:
         The end of each job in seconds from the common start, and the cost until the last end.

@@ -40,7 +40,6 @@ class ShareGroup:
     """The jobs of this user that share exactly these GPUs.
 
     Args:
-        table: the table that their leases are in.
         uuids: UUIDs of the GPUs, ascending.
         directory: the pipe directory of its daemon.
         patience_s: the longest wait for the MPS server.
@@ -275,7 +274,6 @@ def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
 
     Args:
         base: directory of this user's groups.
-        table: the table that their leases are in.
         uuids: UUIDs of the GPUs, ascending.
     """
     key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()

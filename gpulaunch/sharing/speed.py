@@ -253,7 +253,6 @@ def speeds(
 
     Args:
         demands: demands of all jobs on the GPU.
-        capacity: what the GPU offers.
         caps: cap of each job in % of the SMs; none given, none is capped.
 
     Example:
@@ -355,7 +354,6 @@ def pace(
 
     Args:
         demands: demands of all jobs on the GPU, one at least.
-        capacity: what the GPU offers.
         caps: as in speeds.
         idle_w: from idle_power.
 

@@ -239,7 +239,6 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
     """Return what each node of an allocation has, by a task on each.
 
     Args:
-        allocation: the allocation.
         asking: command that prints a node's report.
 
     Raises:

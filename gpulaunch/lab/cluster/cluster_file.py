@@ -88,7 +88,6 @@ def tree_of_file(path: str, nodes: Mapping[str, float]) -> Tree:
     """Return the network of a topology.conf, or of what `scontrol show topology` has printed.
 
     Args:
-        path: its path.
         nodes: see network_tree.
 
     Raises:

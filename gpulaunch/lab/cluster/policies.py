@@ -31,7 +31,6 @@ def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, in
     Args:
         rows: neighbours of each rank; only those among members count.
         members: ranks, at most as many as leaves.
-        tree: their tree.
 
     Source: magc-2016, Algorithm 1. Mends: a mean over no neighbours is 0, where the paper divides 0
         by 0; a neighbour is whom a rank sends to or receives from. Open in the paper, and decided

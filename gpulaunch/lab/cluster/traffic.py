@@ -40,7 +40,6 @@ def summed(ranks: int, edges: Iterable[Edge]) -> RankTraffic:
     """Return the traffic of edges in any order and direction; those of one pair add up.
 
     Args:
-        ranks: number of ranks.
         edges: two different ranks, and what they exchange, above 0.
     """
     weights: dict[tuple[int, int], float] = {}
@@ -87,7 +86,6 @@ def shape_traffic(name: str, ranks: int) -> RankTraffic | None:
 
     Args:
         name: a name of SHAPES, with "-" or "_"; a mesh with ":" and a weight, 1e-9 to 1e9.
-        ranks: number of ranks.
 
     Raises:
         UsageError: the weight is wrong.
@@ -155,7 +153,6 @@ def parallel_traffic(text: str, ranks: int) -> RankTraffic:
         text: sizes in any order, such as "tp=8,pp=2"; a size may have a colon and a volume, what
             each rank sends for it, in any unit that is the same for all. A missing dp is what is
             left of the ranks.
-        ranks: number of ranks.
 
     Raises:
         UsageError: a size is unknown, stands twice, or the sizes do not give this many ranks.

@@ -87,7 +87,6 @@ def measure_use(job: MeasuredJob, read_launch: Callable[[], Launch]) -> Outcome:
 
     Args:
         job: the job to measure.
-        read_launch: reads its launch.
     """
     done = repeated(job)
     status = done[-1].status

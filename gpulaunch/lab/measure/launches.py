@@ -341,7 +341,6 @@ class Background:
 
     Args:
         other: the program.
-        options: options of its launch.
         grace_s: seconds between TERM and KILL.
     """
 

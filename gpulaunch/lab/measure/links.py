@@ -79,7 +79,6 @@ def measure(
     """Measure the all-reduce bandwidth of one set of each kind of this machine's idle GPUs.
 
     Args:
-        warn: called with each warning.
         tell: called with each line of progress.
 
     Returns:
@@ -201,7 +200,6 @@ def sets_to_measure(
     """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
 
     Args:
-        topology: the machine.
         idle: indices of the GPUs to choose from; no MIG instances.
 
     Returns:

@@ -33,9 +33,7 @@ def recorder_of(
     measured.
 
     Args:
-        launch: the launch.
         path: where to write the run as JSON; None for nowhere.
-        warn: called with the text of a warning.
         is_asked: whether the command line asks for a measurement.
 
     Raises:
@@ -61,7 +59,6 @@ class Recorder(Events):
     Args:
         launch: the launch to record.
         path: where to write the run as JSON; None for nowhere.
-        warn: called with the text of a warning.
 
     Raises:
         UsageError: the launch cannot be measured.
@@ -108,9 +105,6 @@ class Recorder(Events):
         """End measuring, as the job has just ended.
 
         Its GPUs are still leased, so nothing is written yet.
-
-        Args:
-            status: the job's wait status.
         """
         try:
             if self._sampler:
@@ -203,7 +197,6 @@ class Company:
 
         Args:
             share: the job's.
-            capacity: what the GPUs offer.
             now_s: the monotonic clock; the others may have ended just before the job.
         """
         self._count_until(now_s)

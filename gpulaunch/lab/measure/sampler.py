@@ -145,7 +145,6 @@ class Meter:
     """The door to NVML's counters of one GPU, or of one MIG instance, and its use so far.
 
     Args:
-        gpu: the GPU.
         card: the same as NVML knows it.
         at: indices of all GPUs by PCI address.
 

@@ -38,7 +38,6 @@ def read_c(path: str, text: str, scanned: set[str], found: Findings) -> None:
     """Add the calls in one file that make GPUs communicate.
 
     Args:
-        path: path of the file.
         text: any text.
         scanned: names of the files that are scanned, without folders.
         found: what they are added to.

@@ -31,7 +31,6 @@ def read_python(path: str, text: str, scanned: set[str], found: Findings) -> Non
     """Add the calls in one file of Python that make GPUs communicate.
 
     Args:
-        path: path of the file.
         text: any text.
         scanned: names of the modules that are scanned.
         found: what they are added to.

@@ -47,7 +47,6 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     """Return the lease that the launcher would record for a job that starts.
 
     Args:
-        job: the job.
         grant: the decision to start it.
         uuids: UUIDs of its GPUs, in rank order.
     """
@@ -149,7 +148,6 @@ class SimulatedMachines:
     """Identical machines.
 
     Args:
-        topology: topology of each of them.
         count: number of machines.
         requests: requests of all jobs that will come.
 

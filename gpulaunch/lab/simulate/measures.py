@@ -131,7 +131,6 @@ def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int |
     """Return the measures of a replay.
 
     Args:
-        topology: topology of the machines.
         stays: stays of all jobs, in the order of starts.
         rules: rules of the replay.
         seed: seed of the trace.

@@ -33,7 +33,6 @@ def read_trace(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> 
     Args:
         file: the file, whose form has been checked.
         machine: machine to launch on.
-        warn: called with the text of a warning.
 
     Raises:
         UsageError: a setting is wrong, with path and line; or a job has no run time.
@@ -49,7 +48,6 @@ class TraceReader:
     Args:
         profiles: profiles in the file of jobs, by name.
         machine: machine to launch on.
-        warn: called with the text of a warning.
     """
 
     def __init__(

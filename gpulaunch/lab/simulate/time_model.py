@@ -43,7 +43,6 @@ class Yardstick:
     """A measure of placements on one machine, by one bandwidth model.
 
     Args:
-        topology: the machine.
         model: name of the bandwidth model.
     """
 
@@ -131,9 +130,7 @@ class TimeModel:
         GPUs stretches that.
 
         Args:
-            job: the job.
             gpus: indices of its GPUs, in rank order.
-            lease: its lease.
             company: leases of all other jobs on the machine.
         """
         links = self._slowdown_of_links(job, gpus) if self._bandwidth else 0.0
