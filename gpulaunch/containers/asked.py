@@ -159,7 +159,6 @@ def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ())
     """Return the request for GPUs or accelerators of another maker than NVIDIA, or None.
 
     Args:
-        container: the container.
         devices: CDI names, and paths that are mounted.
     """
     for device in (*container.files, *devices):
@@ -192,7 +191,6 @@ def container_variables(
     Args:
         asked: the container.
         gpus: its GPUs in rank order.
-        driver: name of their driver in the registry.
         lease_id: id of the lease; None as long as there is none.
         share: its share of the GPUs, if it shares them.
     """

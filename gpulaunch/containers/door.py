@@ -372,7 +372,6 @@ def _container_in(answer: bytes, started: str | None) -> str | None:
     """Return the container that an answer says was made or started; None if it was refused.
 
     Args:
-        answer: the answer.
         started: the container that was to be started; None if one was to be made.
     """
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -90,7 +90,6 @@ def cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -
     Args:
         directories: where the engine looks for specifications.
         kind: the GPUs' kind, such as nvidia.com/gpu.
-        uuids: the GPUs.
     """
     texts = []
     for directory in directories:
@@ -239,7 +238,6 @@ class EngineClient(ABC):
         """Return what has happened to the containers that containers_of() returns, in order.
 
         Args:
-            lease_id: id of the lease.
             container_id: id of a container, or None.
             since_s: time of the first event wanted, in seconds since 1970.
 
@@ -264,7 +262,6 @@ class EngineClient(ABC):
         stopped.
 
         Args:
-            container: the container.
             grace_s: seconds for it to end by itself.
             before_signal: called with its processes before they get TERM or KILL.
 

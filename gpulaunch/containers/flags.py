@@ -34,7 +34,6 @@ def read_flags(words: Sequence[str], at: int, valued: Collection[str]) -> Iterat
     """Yield the flags up to the first other word; those in a word such as -itv one by one.
 
     Args:
-        words: the command line.
         at: index of the first word to read.
         valued: flags that always take a value, joined or as the next word.
     """

@@ -123,7 +123,6 @@ class Followed:
     """The containers of a lease, and the client command that makes them.
 
     Args:
-        client: client of their engine.
         engine_id: the engine's own id; another one at the same address does not know them.
         lease_id: id of the lease that they were made under.
         container_id: id of the one container that is older than the lease, or None.

@@ -89,7 +89,6 @@ def running_containers(
 
     Args:
         clients: clients of the engines.
-        topology: the machine.
         numbered: whether numbers of GPUs mean this machine's; those of a described one have none.
     """
     seen, problems = _ask_engines(clients)

@@ -200,7 +200,6 @@ def with_gpus(
         document: the request as it was sent.
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
         way: one of WAYS, or NO_WAY.
-        driver: name of the GPUs' driver in the registry.
         variables: variables that are added, in place of those of the same names.
         labels: labels that are added.
     """

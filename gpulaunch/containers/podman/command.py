@@ -322,7 +322,6 @@ def with_gpus(
     Args:
         command: the command as it was typed.
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
-        driver: name of the GPUs' driver in the registry.
         variables: variables that are added.
         labels: labels that are added.
     """
