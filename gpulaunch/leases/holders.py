@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
@@ -26,6 +26,9 @@ from gpulaunch.process.system import (
     variable_of,
 )
 from gpulaunch.records import Record
+
+if TYPE_CHECKING:  # few launches read a time
+    from datetime import datetime
 
 
 def holders(record_fd: int) -> set[int]:
@@ -209,7 +212,7 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
     """
     parent = (within.id,) if within else ()
     leases = [lease for lease in seen.leases if lease.ancestors[:1] == parent]
-    now = datetime.now(timezone.utc)
+    now = parse_time(iso(time.time()))
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id]
@@ -270,7 +273,7 @@ def name_job(lease: Lease) -> str:
     return printable(lease.name or lease.profile or program)
 
 
-def age(since: str, now: datetime) -> str:
+def age(since: str, now: "datetime") -> str:
     """Return how long ago a record's time was, or "?" if its text is no valid time.
 
     Another user wrote the record, so the date may be the 31st of February.
