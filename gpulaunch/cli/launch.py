@@ -163,9 +163,8 @@ class Reporter(Events):
         if launch.notify:
             self._listeners += notifiers_of(launch, launch.notify)
         if launch.recorded_in or options.record_to:
-            from gpulaunch.lab.measure.recording import (
-                recorder_of,  # late: few launches are recorded
-            )
+            # late: few launches are recorded
+            from gpulaunch.lab.measure.recording import recorder_of
 
             is_asked = bool(options.given.keys() & {"record", "record_to"})
             recorder = recorder_of(launch, options.record_to, self.warn, is_asked=is_asked)
