@@ -28,6 +28,12 @@ PROJECT_LABEL = "com.docker.compose.project"
 START_FOLLOWS_S = 2.0
 """Seconds after a stop within which docker restart starts a container again."""
 
+RELEASE_FOLLOWS_S = 10.0
+"""Longest wait for the companion of a container that has ended to release its lease.
+
+It looks every 3 s at least while no process tells of a start, and may take 2 s more to be sure.
+"""
+
 PROFILE_LABEL = "io.gpulaunch.profile"
 """The profile of an image's jobs: its name, or the whole of it as TOML."""
 

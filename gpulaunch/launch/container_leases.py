@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.held_leases import Followed
+from gpulaunch.containers.life import RELEASE_FOLLOWS_S
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # few containers share
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.2
-_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 
 
 class ContainerKeeper(Keeper):
@@ -410,6 +410,6 @@ class ContainerLeases:
 
 def _await_release(path: str) -> None:
     """Wait until a companion has released a lease; it is about to."""
-    deadline = time.monotonic() + _ENDING_S
+    deadline = time.monotonic() + RELEASE_FOLLOWS_S
     while is_alive(path) and time.monotonic() < deadline:
         wait_until_dead([path])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpulaunch.containers.asked import Asked, AskedContainer
 from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
-from gpulaunch.containers.life import PROFILE_LABEL, Container, Image
+from gpulaunch.containers.life import PROFILE_LABEL, RELEASE_FOLLOWS_S, Container, Image
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.launch import Launch
@@ -20,7 +20,6 @@ from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import replace
 
-_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
 
 
@@ -138,7 +137,7 @@ def read_container_start(
 def has_lease(container: Container, client: EngineClient, table: Table) -> bool:
     """Return whether a container has a live lease; wait for a lease that is about to end."""
     engine_id = client.info().id
-    deadline = time.monotonic() + _ENDING_S
+    deadline = time.monotonic() + RELEASE_FOLLOWS_S
     while (
         any(_is_for(lease, container, engine_id) for lease in table.peek().leases)
         and time.monotonic() < deadline

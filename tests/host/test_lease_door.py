@@ -86,6 +86,7 @@ def test_the_door_outlives_its_launcher(host: Host) -> None:
         job.stdin.flush()
         assert job.stdout.readline() == "nvidia0 nvidia3 \n"
         job.stdin.close()
+        assert job.stderr.read() == ""
     until(lambda: [lease["gpus"] for lease in host.leases()] == [[0]])
     until(lambda: host.plain("--host", address, "ps").returncode != 0)
     assert host.engine.inspect("left")["Config"]["Labels"]["io.gpulaunch.gpus"] == DESCRIBED[0]
