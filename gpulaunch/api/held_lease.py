@@ -6,7 +6,6 @@ import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 from io import FileIO
-from types import TracebackType
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import visible_gpus
@@ -217,12 +216,7 @@ class HeldLease:
         """Return the lease itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Free the GPUs, also after an exception."""
         self.release()
 

@@ -93,7 +93,7 @@ class Launch(Record):
 
 
 class Keeper:
-    """Who keeps a lease: made before it is taken, so that its record has the pid of the job.
+    """The keeper of a lease: made before it is taken, so that its record has the pid of the job.
 
     This one is for a lease without a job, kept by the very process that takes it.
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from tempfile import TemporaryDirectory
-from types import TracebackType
 
 from gpulaunch.errors import FailedError, TimedOutError, UsageError
 from gpulaunch.lab.measure.run import STOPPED, Run, run_of
@@ -407,12 +406,7 @@ class Background:
                 f"{self._name} ended{self._ending_text()}, though it was to run beside the job"
             )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the job, which frees its GPUs."""
         self._end()
 
