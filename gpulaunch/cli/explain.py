@@ -404,7 +404,7 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Grid 
     table = Grid("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
     for alternative in explanation.alternatives:
         gpus = ",".join(map(str, alternative.gpus))
-        found, least = alternative.effective_bandwidth, request.wishes.least_gb_per_s
+        found, least = alternative.effective_bandwidth, request.least_gb_per_s
         of = f" of {least:g}" if least and found is not None else ""
         table.add_row(printable(alternative.instead), figure(found) + of, cut(gpus))
     return [Text("what would be granted now:", "bold"), table]

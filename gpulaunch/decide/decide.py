@@ -152,7 +152,7 @@ def _grant_group(
         unfit = [reach.unfit[uuid] for uuid in busy if uuid in reach.unfit]
         count = len(must_be_free)
         free = count - len(busy)
-        return Wait(too_few_text(count, free, count, users, 0, narrowed=True, unfit=unfit))
+        return Wait(too_few_text(count, free, count, users, narrowed=True, unfit=unfit))
     problem = pose_problem(request, topology, gpus, gpus, len(gpus), state.neighbours)
     found = choose(request, problem)
     if isinstance(found, Unfit):
@@ -205,7 +205,7 @@ def _decide_exclusive(request: Request, state: State, reach: Reach, count: int) 
     """Decide about GPUs for the job alone."""
     admitted = reach.admitted
     free = {gpu.uuid for gpu in reach.free}
-    choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in reach.apart]
+    choosable = [gpu for gpu in admitted if gpu.uuid in free]
     ahead, uuids = queued(state.ahead, state.within), [gpu.uuid for gpu in admitted]
     claim = claim_of(request, state, count)
     bars = barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s)
@@ -214,11 +214,10 @@ def _decide_exclusive(request: Request, state: State, reach: Reach, count: int) 
     is_barred = count > len(unwanted) or (request.in_order and bool(bars))
     narrowed = len(admitted) < len(reach.scope)
     if count > len(choosable):
-        kept = sum(gpu.uuid in free and gpu.uuid in reach.apart for gpu in admitted)
         users = [reach.used[gpu.uuid] for gpu in admitted if gpu.uuid in reach.used]
         unfit = [reach.unfit[gpu.uuid] for gpu in admitted if gpu.uuid in reach.unfit]
         reason = too_few_text(
-            count, len(choosable), len(admitted), users, kept, narrowed=narrowed, unfit=unfit
+            count, len(choosable), len(admitted), users, narrowed=narrowed, unfit=unfit
         )
     elif is_barred:
         reason = queued_text(count, len(choosable), len(admitted), bars, narrowed=narrowed)

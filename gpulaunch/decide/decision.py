@@ -172,7 +172,6 @@ def too_few_text(
     free: int,
     admitted: int,
     users: "Sequence[OutsideUse]",
-    kept: int,
     *,
     narrowed: bool,
     unfit: Sequence[str] = (),
@@ -184,13 +183,11 @@ def too_few_text(
         free: number of those that would do and can be had.
         admitted: number of those that would do.
         users: the use of GPUs without a lease that has them, once for each GPU.
-        kept: number of free GPUs beside a job that the request stays apart from.
         narrowed: whether constraints exclude some GPUs in reach.
         unfit: why GPUs that nobody holds are out of service, once for each.
     """
-    leased = admitted - free - len(users) - kept - len(unfit)
-    found = _free_text(free, admitted, narrowed=narrowed)
-    parts = [found.replace(" free", " to be had") if kept else found]
+    leased = admitted - free - len(users) - len(unfit)
+    parts = [_free_text(free, admitted, narrowed=narrowed)]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     for is_stray, where in ((False, "outside gpulaunch ({})"), (True, "by {}")):
@@ -202,8 +199,6 @@ def too_few_text(
     if unfit:
         verb = "is" if len(unfit) == 1 else "are"
         parts.append(f"{len(unfit)} {verb} out of service ({'; '.join(unfit)})")
-    if kept:
-        parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
     return f"{gpus_text(count)} requested: {', '.join(parts)}"
 
 

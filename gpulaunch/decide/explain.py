@@ -8,13 +8,11 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, ShareOption, State
 from gpulaunch.decide.needs import (
     admitted_gpus,
-    gpus_to_avoid,
     leased_until_s,
-    leases_to_avoid,
     out_of_service,
     used_outside,
 )
-from gpulaunch.decide.request import Request, Wishes, with_count
+from gpulaunch.decide.request import Request, with_count
 from gpulaunch.decide.share_options import assess_share_groups
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
@@ -163,11 +161,7 @@ def list_excluded(
     holder = {uuid: lease for lease in state.leases for uuid in lease.held_from(request.engine_job)}
     used = used_outside(state, leased)
     unfit = out_of_service(state)
-    apart = gpus_to_avoid(request, topology, state.neighbours)
     admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}
-
-    avoided = leases_to_avoid(request, state.neighbours)
-    beside = ", ".join(_job_text(lease, user_name) for lease in avoided)
 
     def find_reason(gpu: Gpu) -> str:
         if within and gpu.uuid not in within.uuids:
@@ -184,7 +178,7 @@ def list_excluded(
             use = used[gpu.uuid]
             what = "in use by" if use.stray else "in use outside gpulaunch:"
             return f"{'out of service:' if gpu.uuid in unfit else what} {use.who}"
-        return f"beside {beside}" if gpu.uuid in apart else ""
+        return ""
 
     every = [Excluded(gpu, find_reason(gpu)) for gpu in topology.gpus]
     return [excluded for excluded in every if excluded.why]
@@ -207,7 +201,7 @@ def _explain_winner(
     if grant.share_option and grant.share_option.residents:
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
-        group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
+        group = " in one NUMA node" if request.one_numa_node else " in one machine"
         where = group if grant.problem.needs.within else ""
         return f"{winner} is the only set of free GPUs that fits{where}"
     policy = request.policy.replace("_", "-")
@@ -248,7 +242,7 @@ def _explain_lone_winner(grant: Grant, winner: str) -> str:
     if grant.problem.too_many:
         return f"{winner} is what no exchange of two GPUs improves: {candidates} are too many"
     needs = grant.problem.needs
-    if needs.nvlink or needs.least_gb_per_s or needs.at_most:
+    if needs.nvlink or needs.least_gb_per_s:
         return f"of {candidates} {winner} alone has what the job needs, or sets just like it"
     return f"all {candidates} are alike, and {winner} has the lowest indices"
 
@@ -273,7 +267,7 @@ def find_alternatives(request: Request, state: State, most: int) -> list[Alterna
     asked = request.least_gpus or request.gpus
     asked = asked or len(admitted_gpus(request, state.topology, state.within))
     # A single GPU has no links, so it would only seem to meet wishes about them.
-    links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s
+    links_matter = request.nvlink or request.least_gb_per_s
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
         decision = decide(replace(request, gpus=count, least_gpus=None), state)
@@ -288,12 +282,12 @@ def _alternative_of(instead: str, grant: Grant) -> Alternative:
 
 def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
     """Yield the request without each of the things that narrow it, and what was dropped."""
-    wishes = request.wishes
-    nothing = Wishes()
-    for field, option in _OPTIONS.items():
-        if getattr(wishes, field) != getattr(nothing, field):
-            without = replace(wishes, **{field: getattr(nothing, field)})
-            yield f"drop {option}", replace(request, wishes=without)
+    if request.nvlink:
+        yield "drop --nvlink", replace(request, nvlink=False)
+    if request.least_gb_per_s:
+        yield "drop -o min_bandwidth", replace(request, least_gb_per_s=0.0)
+    if request.one_numa_node:
+        yield "drop -o numa=strict", replace(request, one_numa_node=False)
     if POLICIES[request.policy].waits_for_utility and request.least_utility:
         yield (
             "drop -o min_utility",
@@ -302,15 +296,3 @@ def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
     for constraint in request.constraints:
         others = tuple(other for other in request.constraints if other is not constraint)
         yield f"drop {constraint.text}", replace(request, constraints=others)
-
-
-_OPTIONS = {
-    "nvlink": "--nvlink",
-    "least_gb_per_s": "-o min_bandwidth",
-    "one_numa_node": "-o numa=strict",
-    "single_node": "-o single_node=true",
-    "one_per_node": "-o one_per_node=true",
-    "apart_from": "-o apart_from",
-    "host_gb_per_s": "-o host_bandwidth",
-}
-"""Options by the field of Wishes that they set."""

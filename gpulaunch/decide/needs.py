@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Collection, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import State
@@ -19,9 +18,6 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.lease import EngineJob
     from gpulaunch.machine.driver import OutsideUse
 
-_ROUNDING = 1e-9
-"""Three times a third must fit."""
-
 _LEAST_SLOWDOWN = 0.02
 """Slowdowns below are taken for noise of measurement."""
 
@@ -31,25 +27,18 @@ def needs_of(
     topology: Topology,
     choosable: Sequence[Gpu],
     count: int,
-    leases: Sequence[Lease],
 ) -> Needs:
     """Return what a set of GPUs must have for this request.
 
-    In several machines a job that fits into one of them stays in one, unless its tasks are to be
-    spread (topo-aware-sc17 4.4).
+    In several machines a job that fits into one of them stays in one (topo-aware-sc17 4.4).
     """
-    wishes = request.wishes
-    asked = wishes.required.uuids if wishes.required else ()
+    asked = request.required.uuids if request.required else ()
     required = frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in asked)
-    at_most = _host_bounds(request, topology, leases)
-    if wishes.one_per_node:
-        at_most += [(nodes, 1) for nodes in _group_gpus(topology, numa=False)]
     return Needs(
         required=required,
-        within=_groups_to_stay_in(request, topology, choosable, count, required, at_most),
-        at_most=tuple(at_most),
-        nvlink=wishes.nvlink,
-        least_gb_per_s=wishes.least_gb_per_s,
+        within=_groups_to_stay_in(request, topology, choosable, count, required),
+        nvlink=request.nvlink,
+        least_gb_per_s=request.least_gb_per_s,
     )
 
 
@@ -59,28 +48,16 @@ def _groups_to_stay_in(
     choosable: Sequence[Gpu],
     count: int,
     required: frozenset[int],
-    at_most: Sequence[tuple[frozenset[int], int]],
 ) -> tuple[frozenset[int], ...]:
     """Return the groups of GPUs that the request must not cross; empty if it may."""
-    wishes = request.wishes
-    if wishes.one_numa_node:
+    if request.one_numa_node:
         return _group_gpus(topology, numa=True)
     nodes = _group_gpus(topology, numa=False)
-    if len(nodes) == 1 or wishes.one_per_node:
+    if len(nodes) == 1:
         return ()
     indices = {gpu.index for gpu in choosable}
-    fits = any(required <= node and _count_room(node & indices, at_most) >= count for node in nodes)
-    return nodes if wishes.single_node or fits else ()
-
-
-def _count_room(gpus: frozenset[int], at_most: Sequence[tuple[frozenset[int], int]]) -> int:
-    """Return how many of some GPUs may be taken."""
-    room = 0
-    unbounded = gpus
-    for group, most in at_most:
-        room += min(len(gpus & group), most)
-        unbounded -= group
-    return room + len(unbounded)
+    fits = any(required <= node and len(node & indices) >= count for node in nodes)
+    return nodes if fits else ()
 
 
 def _group_gpus(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
@@ -90,44 +67,6 @@ def _group_gpus(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]
         if not numa or gpu.numa_node is not None:
             groups.setdefault((gpu.node, gpu.numa_node if numa else None), set()).add(gpu.index)
     return tuple(frozenset(group) for group in groups.values())
-
-
-def _host_bounds(
-    request: Request, topology: Topology, leases: Sequence[Lease]
-) -> list[tuple[frozenset[int], int]]:
-    """Return how many more GPUs the memory of each NUMA node can serve.
-
-    Source: topo-aware-sc17 4.3: t_bw <= p_bw.
-    """
-    asked = request.wishes.host_gb_per_s
-    if not asked:
-        return []
-    taken = {
-        gpu.index: _host_bandwidth_taken([lease for lease in leases if gpu.uuid in lease.uuids])
-        for gpu in topology.gpus
-    }
-    carries = {gpu.index: gpu.host_gb_per_s for gpu in topology.gpus}
-    bounds = []
-    for group in _group_gpus(topology, numa=True):
-        memory = max(carries[gpu] for gpu in group)
-        if memory:
-            left = memory - sum(taken[gpu] for gpu in group)
-            bounds.append((group, max(0, int(left / asked + _ROUNDING))))
-    return bounds
-
-
-def _host_bandwidth_taken(leases: Sequence[Lease]) -> float:
-    """Return what the jobs on one GPU move in host memory, GB/s.
-
-    What runs inside a lease is part of what that lease moves.
-    """
-    total = 0.0
-    for lease in leases:
-        if any(other.id in lease.ancestors for other in leases):
-            continue
-        family = [lease, *(inner for inner in leases if lease.id in inner.ancestors)]
-        total += max(member.host_gb_per_s for member in family)
-    return total
 
 
 def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
@@ -196,7 +135,6 @@ class Reach(Record):
         admitted: those that the request admits, busy or not.
         used: the use of some of them without a lease, by UUID.
         unfit: why some that nobody holds are out of service, by UUID.
-        apart: UUIDs of those beside a job that the request stays apart from.
         free: those that nobody uses.
         busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
     """
@@ -205,7 +143,6 @@ class Reach(Record):
     admitted: Sequence[Gpu]
     used: "dict[str, OutsideUse]"
     unfit: dict[str, str]
-    apart: set[str]
     free: Sequence[Gpu]
     busy_until_s: dict[str, float]
 
@@ -220,10 +157,9 @@ def reach_of(
     taken = used_outside(state, leased)
     unfit = {uuid: why for uuid, why in out_of_service(state).items() if uuid in taken}
     used = {} if job and job.shared else {u: use for u, use in taken.items() if u not in unfit}
-    apart = gpus_to_avoid(request, state.topology, state.neighbours)
     busy_until_s = leased | dict.fromkeys((*used, *unfit), ENDLESS)
     free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
-    return Reach(scope, admitted, used, unfit, apart, free, busy_until_s)
+    return Reach(scope, admitted, used, unfit, free, busy_until_s)
 
 
 def used_outside(state: State, leased: Collection[str]) -> "dict[str, OutsideUse]":
@@ -254,35 +190,6 @@ def claim_of(request: Request, state: State, count: int) -> Claim:
     within_s = request.ends_within_s
     ends_s = ENDLESS if within_s is None else state.clock_s + within_s
     return Claim(count, ends_s, request.is_choosy, request.in_order)
-
-
-def gpus_to_avoid(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:
-    """Return the UUIDs of GPUs beside jobs to stay apart from.
-
-    Beside is on the same socket, or in the same machine if there are several.
-    """
-    others = leases_to_avoid(request, leases)
-    if not others:
-        return set()
-    taken = set(chain.from_iterable(lease.uuids for lease in others))
-    several = len(_group_gpus(topology, numa=False)) > 1
-    places = {_place(gpu, several=several) for gpu in topology.gpus if gpu.uuid in taken}
-    return {gpu.uuid for gpu in topology.gpus if _place(gpu, several=several) in places}
-
-
-def leases_to_avoid(request: Request, leases: Sequence[Lease]) -> list[Lease]:
-    """Return the leases that this job keeps apart from, or that keep apart from it."""
-    own = {request.name, request.profile} - {None}
-    found = []
-    for lease in leases:
-        theirs = {lease.name, lease.profile}
-        if theirs.intersection(request.wishes.apart_from) or own.intersection(lease.apart_from):
-            found.append(lease)
-    return found
-
-
-def _place(gpu: Gpu, *, several: bool) -> tuple[int, int | None]:
-    return gpu.node, None if several else gpu.numa_node
 
 
 def expected_slowdown(
@@ -341,18 +248,17 @@ def explain_unmet(
     asked = f"{gpus_text(count)} requested"
     where = "free" if machine is None else f"that {machine} has"
     among = f"{len(problem.admitted)} {where}"
-    wishes = request.wishes
     missing = sorted(problem.needs.required.difference(problem.admitted))
-    if wishes.required and missing:
+    if request.required and missing:
         verb = "is" if len(missing) == 1 else "are"
         state = "free" if machine is None else "admitted"
         named = problem.format_ranks(missing)
-        return f"{asked} with {wishes.required.text}: {named} {verb} not {state}"
-    so = _wishes_text(request)
-    if wishes.least_gb_per_s:
+        return f"{asked} with {request.required.text}: {named} {verb} not {state}"
+    so = _together_text(request)
+    if request.least_gb_per_s:
         best = problem.best_effective_bandwidth()
         if best is not None:
-            least = f"{wishes.least_gb_per_s:g} GB/s at least"
+            least = f"{request.least_gb_per_s:g} GB/s at least"
             comma = "," if so else ""
             return f"{asked}{so}{comma} with {least}: the best of the {among} reach {best:.4g}"
     if count == 1:
@@ -360,19 +266,16 @@ def explain_unmet(
     return f"{asked}{so}: no {count} of the {among} are"
 
 
-def _wishes_text(request: Request) -> str:
-    """Return what the chosen GPUs must be, in words."""
-    wishes = request.wishes
-    words = [
-        f"with {wishes.required.text}" if wishes.required else "",
-        "joined by NVLink" if wishes.nvlink else "",
-        "in one NUMA node" if wishes.one_numa_node else "",
-        "in one machine" if wishes.single_node else "",
-        "each in a machine of its own" if wishes.one_per_node else "",
-        f"with {wishes.host_gb_per_s:g} GB/s of host memory each" if wishes.host_gb_per_s else "",
-    ]
-    said = ", ".join(filter(None, words))
-    return f" {said}" if said else ""
+def _together_text(request: Request) -> str:
+    """Return what the chosen GPUs must be together, in words."""
+    words = []
+    if request.required:
+        words.append(f"with {request.required.text}")
+    if request.nvlink:
+        words.append("joined by NVLink")
+    if request.one_numa_node:
+        words.append("in one NUMA node")
+    return f" {', '.join(words)}" if words else ""
 
 
 def pose_problem(
@@ -402,7 +305,7 @@ def pose_problem(
         pattern=request.pattern,
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
-        needs=needs_of(request, topology, choosable, count, leases),
+        needs=needs_of(request, topology, choosable, count),
         weights=request.weights,
         slowdown=expected_slowdown(request, topology, leases),
         least_utility=request.least_utility,
@@ -441,7 +344,7 @@ def choose(
 def why_hopeless(
     request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
 ) -> str | None:
-    """Return why not even the idle machine meets a request's wishes; None if it may."""
+    """Return why not even the idle machine has what a request asks for; None if it may."""
     if not request.is_choosy:
         return None
     if not POLICIES[request.policy].waits_for_utility:

@@ -40,31 +40,6 @@ class Constraint(Record):
     order: tuple[str, ...] = ()
 
 
-class Wishes(Record):
-    """Requirements on the GPUs of a job as a set, beyond those on each GPU.
-
-    Attributes:
-        required: GPUs that must be among them; None for any.
-        nvlink: NVLink must connect them.
-        least_gb_per_s: least effective bandwidth; 0 for any.
-        one_numa_node: they must be next to the same CPUs.
-        single_node: they must be in one machine.
-        one_per_node: each must be in a machine of its own.
-        apart_from: names of jobs, or of their profiles, whose sockets to avoid; with several
-            machines, whose machines.
-        host_gb_per_s: what the process of each GPU moves in its socket's memory.
-    """
-
-    required: Constraint | None = None
-    nvlink: bool = False
-    least_gb_per_s: float = 0.0
-    one_numa_node: bool = False
-    single_node: bool = False
-    one_per_node: bool = False
-    apart_from: tuple[str, ...] = ()
-    host_gb_per_s: float = 0.0
-
-
 def weights_of(communication: float, interference: float, fragmentation: float) -> Weights:
     """Return weights that sum to 1, from any three numbers of 0 or more that are not all 0.
 
@@ -139,7 +114,10 @@ class Request(Record):
         policy: name of the placement policy.
         bandwidth_model: name of the effective-bandwidth model.
         constraints: each narrows the choice of GPUs.
-        wishes: what the chosen GPUs must be together.
+        required: GPUs that must be among the chosen ones; None for any.
+        nvlink: NVLink must connect them.
+        least_gb_per_s: their least effective bandwidth; 0 for any.
+        one_numa_node: they must be next to the same CPUs.
         least_utility: under this utility, 0 to 1, a policy that waits for utility lets the job wait
             (topo-aware-sc17).
         weights: weights of communication, interference and fragmentation in that utility.
@@ -163,7 +141,10 @@ class Request(Record):
     policy: str
     bandwidth_model: str
     constraints: tuple[Constraint, ...] = ()
-    wishes: Wishes = Wishes()
+    required: Constraint | None = None
+    nvlink: bool = False
+    least_gb_per_s: float = 0.0
+    one_numa_node: bool = False
     least_utility: float = 0.0
     weights: Weights = Weights()
     slowdowns: Mapping[str, tuple[float, float]] = {}
@@ -181,17 +162,17 @@ class Request(Record):
     def is_choosy(self) -> bool:
         """Return whether it may wait although enough GPUs are free that suit it one by one."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.least_utility > 0
-        return self.wishes != Wishes() or waits_for_utility
+        together = self.required or self.nvlink or self.least_gb_per_s or self.one_numa_node
+        return bool(together) or waits_for_utility
 
 
 def with_count(request: Request, count: int) -> Request:
     """Return a request for a number of GPUs in place of its range."""
-    wishes, sensitive = request.wishes, request.bandwidth_sensitive
-    if count == 1:  # a single GPU has no links
-        wishes, sensitive = replace(wishes, nvlink=False, least_gb_per_s=0.0), False
-    return replace(
-        request, gpus=count, least_gpus=None, wishes=wishes, bandwidth_sensitive=sensitive
-    )
+    request = replace(request, gpus=count, least_gpus=None)
+    if count > 1:
+        return request
+    # A single GPU has no links.
+    return replace(request, nvlink=False, least_gb_per_s=0.0, bandwidth_sensitive=False)
 
 
 def select_gpus(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
@@ -253,34 +234,20 @@ def admit_all_but(topology: Topology, names: Iterable[str], option: str) -> Cons
     return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu not in excluded))
 
 
-def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
-    """Refuse wishes that no GPUs of this machine could ever meet.
+def check_request(request: Request, topology: Topology) -> None:
+    """Refuse a request that no GPUs of this machine could ever meet together.
 
     Raises:
-        UsageError: two wishes exclude each other, or the machine does not tell what one asks about.
+        UsageError: the machine does not tell what it asks about, or it requires too many GPUs.
     """
-    if wishes.single_node and wishes.one_per_node and count != 1:
-        raise UsageError(
-            "single_node and one_per_node: GPUs in one machine are not each in a machine of its own"
-        )
-    if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
+    if request.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(
             f"numa=strict: which NUMA nodes the GPUs of {topology.name} are next to is not known"
         )
-    several = len({gpu.node for gpu in topology.gpus}) > 1
-    if wishes.apart_from and not several and all(gpu.numa_node is None for gpu in topology.gpus):
+    required, count = request.required, request.gpus
+    if required and count is not None and len(required.uuids) > count:
         raise UsageError(
-            f"apart_from: which NUMA nodes the GPUs of {topology.name} are next to is not known"
-        )
-    if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        raise UsageError(
-            f"host_bandwidth: what the host memory of {topology.name} carries is not known",
-            "a machine file says it in [[numa]]: memory_gb_per_s",
-        )
-    if wishes.required and count is not None and len(wishes.required.uuids) > count:
-        found = len(wishes.required.uuids)
-        raise UsageError(
-            f"{wishes.required.text}: {found} GPUs are required, and {count} requested"
+            f"{required.text}: {len(required.uuids)} GPUs are required, and {count} requested"
         )
 
 

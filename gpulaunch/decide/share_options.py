@@ -78,7 +78,7 @@ def _assess_options(
 
 def _choosable(state: State, reach: Reach) -> list[Gpu]:
     """Return the admitted GPUs that a request may share, whether or not anybody uses them."""
-    barred = reach.apart | out_of_service(state).keys()
+    barred = out_of_service(state)
     return [gpu for gpu in reach.admitted if gpu.uuid not in barred]
 
 

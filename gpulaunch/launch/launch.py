@@ -206,8 +206,6 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
         boot_id=boot_id(),
         engine=launch.container.engine_id if launch.container else None,
         container=launch.container.container_id if launch.container else None,
-        host_gb_per_s=launch.request.wishes.host_gb_per_s,
-        apart_from=launch.request.wishes.apart_from,
         clock_s=seconds_since_boot(),
         time_limit_s=launch.time_limit_s,
         ends_within_s=launch.request.ends_within_s,

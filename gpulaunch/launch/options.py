@@ -368,16 +368,6 @@ class Options:
         "strict: only GPUs of one NUMA node",
         "any",
     )
-    single_node = OnOff("", "only GPUs of one machine, of a topology that has several")
-    one_per_node = OnOff("", "each GPU in a machine of its own")
-    apart_from = Option(
-        parse_names, "JOB,...", "keep off the sockets of jobs with this name or profile"
-    )
-    host_bandwidth = Option(
-        number_within(0.0, 1000000.0, "GB/s"),
-        "GB/S",
-        "what each GPU's process moves in its socket's memory",
-    )
     min_utility = Option(
         number_within(0.0, 1.0, ""), "0..1", "under this utility, policy topo-aware-p waits"
     )

@@ -47,7 +47,12 @@ def request_of(
     Raises:
         UsageError: the request can never be granted.
     """
-    options = _with_profile(options, profile, topology, ranks)
+    options = options.with_profile(
+        gpus=profile.gpus if ranks == 1 else None,
+        bandwidth_sensitive=profile.communication.bandwidth_sensitive,
+        min_bandwidth=profile.placement.min_bandwidth_gb_per_s,
+        min_utility=profile.placement.min_utility,
+    )
     gpus = options.gpus
     if isinstance(gpus, int):
         gpus *= ranks
@@ -73,40 +78,29 @@ def request_of(
     if pattern.ranks and count is not None:
         pattern.edges(count)  # raises if the pattern is of another number of GPUs
     policy = options.policy or DEFAULT_POLICY
-    wishes = _read_wishes(options, topology, count)
-    if least and wishes.required:
-        least = max(least, len(wishes.required.uuids))
-    return requests.Request(
+    required = None
+    if options.require:
+        required = requests.admit_only(topology, options.require, options.origin("require"))
+        least = max(least, len(required.uuids)) if least else None
+    request = requests.Request(
         gpus=count,
         pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
         bandwidth_model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         constraints=tuple(_read_constraints(options, profile, topology, visible)),
-        wishes=wishes,
+        required=required,
+        nvlink=count != 1 and options.nvlink,
+        least_gb_per_s=(count != 1 and options.min_bandwidth) or 0.0,
+        one_numa_node=options.numa == "strict",
         **_read_utility(options, profile, policy),
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
         least_gpus=least,
     )
-
-
-def _with_profile(options: Options, profile: Profile, topology: Topology, ranks: int) -> Options:
-    """Return the options with what the profile says of a request."""
-    needed, host = profile.placement, profile.placement.host_gb_per_s
-    if not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        # A profile is for many machines, most of which do not state their memory bandwidth.
-        host = None
-    return options.with_profile(
-        gpus=profile.gpus if ranks == 1 else None,
-        bandwidth_sensitive=profile.communication.bandwidth_sensitive,
-        min_bandwidth=needed.min_bandwidth_gb_per_s,
-        host_bandwidth=host,
-        single_node=needed.single_node or None,
-        one_per_node=needed.one_per_node or None,
-        min_utility=needed.min_utility,
-    )
+    requests.check_request(request, topology)
+    return request
 
 
 def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) -> Pattern | None:
@@ -116,25 +110,6 @@ def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) 
         measured = None
     name = profile.communication.pattern
     return options.with_profile(pattern=PATTERNS[name] if name else measured).pattern
-
-
-def _read_wishes(options: Options, topology: Topology, count: int | None) -> requests.Wishes:
-    several = len({gpu.node for gpu in topology.gpus}) > 1
-    admitted = None
-    if options.require:
-        admitted = requests.admit_only(topology, options.require, options.origin("require"))
-    wishes = requests.Wishes(
-        required=admitted,
-        nvlink=count != 1 and options.nvlink,
-        least_gb_per_s=(count != 1 and options.min_bandwidth) or 0.0,
-        one_numa_node=options.numa == "strict",
-        single_node=several and options.single_node,
-        one_per_node=options.one_per_node,
-        apart_from=tuple(options.apart_from or ()),
-        host_gb_per_s=options.host_bandwidth or 0.0,
-    )
-    requests.check_wishes(wishes, topology, count)
-    return wishes
 
 
 def _read_utility(options: Options, profile: Profile, policy: str) -> dict[str, Any]:

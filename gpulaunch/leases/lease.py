@@ -293,8 +293,6 @@ class Lease(Record):
             processes; None for a job that is a process here.
         container: id of a container that is older than the lease; None if the container has the
             lease's id on its label.
-        host_gb_per_s: traffic of each GPU's process in the memory of its socket; 0 if unknown.
-        apart_from: names of jobs, or of their profiles, to keep off its sockets.
         share: its part of the GPUs; None if it has them alone.
         clock_s: when it began, in seconds since boot, by which leases are ordered; 0 if unknown.
         time_limit_s: seconds after which its job is ended, or None.
@@ -322,8 +320,6 @@ class Lease(Record):
     boot_id: str = ""
     engine: str | None = None
     container: str | None = None
-    host_gb_per_s: float = 0.0
-    apart_from: tuple[str, ...] = ()
     share: Share | None = None
     clock_s: float = 0.0
     time_limit_s: float | None = None
@@ -410,8 +406,6 @@ _LEASE_RULES: FieldTable = {
     "boot_id": str,
     "profile": str,
     "name": str,
-    "host_gb_per_s": (0.0, 1e6),
-    "apart_from": ListOf(str),
     "share": dict,
     "clock_s": _LONG,
     "time_limit_s": _LONG,
@@ -501,8 +495,7 @@ class Ticket(Record):
         name: name that the user gave the job, or None.
         since: when it joined the queue, ISO 8601, UTC.
         boot_id: boot id of the kernel that the process runs under.
-        choosy: whether it may wait although enough GPUs are free, because together they do not meet
-            its wishes.
+        choosy: whether it may wait although enough GPUs are free, because together they do not do.
         ends_within_s: seconds within which its job will have ended for certain once it has started,
             or None.
         in_order: whether it passes nobody, and nobody may pass it.

@@ -455,14 +455,6 @@ class PlacementNeeds(Section):
         0.001, 1e6, "least effective bandwidth: the job waits rather than start on less"
     )
     min_utility = number(0, 1, "under this utility the policy `topo-aware-p` lets it wait")
-    single_node = flag("of several machines, all its GPUs must be in one")
-    one_per_node = flag("or each in a machine of its own; not both")
-    host_gb_per_s = number(
-        0.001,
-        1e6,
-        "what the process of each GPU moves in the memory of its socket",
-        label="host memory traffic",
-    )
 
 
 class SharingWish(Section):

@@ -274,11 +274,6 @@ def check_whole(profile: Profile) -> None:
     Raises:
         FieldError: two keys contradict each other, or one is missing that another needs.
     """
-    if profile.placement.single_node and profile.placement.one_per_node:
-        problem = (
-            "true, and so is single_node: GPUs in one machine are not each in a machine of its own"
-        )
-        raise FieldError(("placement", "one_per_node"), f"one_per_node: {problem}")
     shares, throughputs = profile.sm_curve.sm_percentage, profile.sm_curve.throughput
     if len(shares) != len(throughputs):
         problem = f"{len(throughputs)} values for {len(shares)} shares"

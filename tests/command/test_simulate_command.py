@@ -74,16 +74,3 @@ def test_mistakes_in_a_job_file(launcher: Launcher, tmp_path: Path, mistake: str
     first, *hints = done.stderr.splitlines()
     assert first.startswith(f"gpulaunch: error: {path}:{wrong['want']}")
     assert (done.returncode, done.stdout, len(hints) <= 1) == (2, "", True)
-
-
-def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
-    """Jobs with names of their own stay apart, as launches do; a command is no name."""
-    nameless = '[[job]]\ncommand = ["sleep"]\nduration_s = 9\n'
-    apart = f'{nameless}\n{nameless}apart_from = ["sleep"]\n'
-    for text, want in (
-        (apart, [[0], [1]]),
-        (apart.replace("duration", 'name = "sleep"\nduration', 1), [[0], [2]]),
-    ):
-        path = written(tmp_path, text)
-        (run,) = simulated(launcher, path, "--topology", "power8-minsky")["runs"]
-        assert [job["gpus"] for job in run["jobs"]] == want

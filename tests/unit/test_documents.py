@@ -224,7 +224,7 @@ def test_lease_round_trip() -> None:
     for record in (
         full(table=None, profile=None, assumed=(), name=None, ancestors=()),
         full(command=("na\udcefve", "\x1b[2J\x00\n", "größe", "🚀"), name="\udc80"),
-        full(engine="NXUF", container="1f2e", host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
+        full(engine="NXUF", container="1f2e", watches_use=True),
     ):
         document = written(record)
         assert (document["version"], "user_id" in document) == (1, False)
@@ -293,7 +293,7 @@ def test_lease_with_a_wrong_needed_value(change: dict[str, object], want: str) -
         ({"command": "ls"}, {"command": ()}),
         ({"started_at": "now"}, {"started_at": UNKNOWN_TIME}),
         ({"started_at": 5}, {"started_at": UNKNOWN_TIME}),
-        ({"host_gb_per_s": float("nan")}, {"host_gb_per_s": 0.0}),
+        ({"clock_s": float("nan")}, {"clock_s": 0.0}),
         ({"share": {"group": ["GPU-3"]}}, {"share": None}),
         ({"shared_with": ["bob"]}, {}),
     ],

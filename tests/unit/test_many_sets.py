@@ -10,7 +10,6 @@ from values import V100, cards, cases, posed, request, wired_up
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, State
 from gpulaunch.decide.explain import explain
-from gpulaunch.decide.request import Wishes
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement import mapping, search
@@ -76,7 +75,7 @@ def test_a_refusal_says_that_not_all_was_tried() -> None:
     """What no set that was tried has is refused as that, and not as what no set has."""
     untried = "; there are too many sets to try them all"
     for gpus in (4, 2):
-        asked = request(gpus, wishes=Wishes(least_gb_per_s=1e6))
+        asked = request(gpus, least_gb_per_s=1e6)
         decision = decide(asked, State(machine(40, 1)))
         assert isinstance(decision, Refuse)
         assert decision.reason.endswith(untried) == (gpus == 4)

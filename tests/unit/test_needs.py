@@ -10,7 +10,7 @@ from values import machine as load
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State
-from gpulaunch.decide.request import Request, Wishes, admit_only
+from gpulaunch.decide.request import Request, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.problem import Weights
@@ -23,7 +23,7 @@ PLAIN = request(2, policy="preserve")
 
 
 def asking(gpus: int = 2, **wishes: object) -> Request:
-    return replace(PLAIN, gpus=gpus, wishes=Wishes(**wishes))
+    return replace(PLAIN, gpus=gpus, **wishes)
 
 
 def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
@@ -67,10 +67,6 @@ ANSWERS = {
     "a job that fits into one machine is in one": (asking(4), CLUSTER, (0, 1), [4, 5, 6, 7]),
     "one that does not is in several": (asking(5), CLUSTER, (), [0, 1, 2, 3, 4]),
     "so is one that does not fit now": (asking(3), CLUSTER, HALF, [2, 3, 6]),
-    "unless it must not": (
-        *(asking(3, single_node=True), CLUSTER, HALF),
-        "Wait: 3 GPUs requested in one machine: no 3 of the 10 free are",
-    ),
     "several machines are as slow as their network": (
         *(asking(5, least_gb_per_s=2.0), CLUSTER, ()),
         (
@@ -91,7 +87,7 @@ ANSWERS = {
         ),
     ),
     "required GPUs are taken if they have it": (
-        replace(patient(0.1), wishes=Wishes(required=ACROSS)),
+        replace(patient(0.1), required=ACROSS),
         *(MINSKY, ()),
         [0, 2],
     ),
@@ -103,78 +99,6 @@ def test_answer(
     asked: Request, machine: Topology, busy: Sequence[int], want: list[int] | str
 ) -> None:
     assert answer(asked, machine, busy) == want
-
-
-# ---------------------------------------------------------------------------- apart from other jobs
-
-APART = {
-    "by name": (2, {"name": "noisy"}, [4, 7]),
-    "too few are left elsewhere": (
-        *(5, {"name": "noisy"}),
-        (
-            "Wait: 5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to "
-            "stay apart from"
-        ),
-    ),
-    "they want to be apart from this one": (2, {"apart_from": ("me",)}, [4, 7]),
-    "or from its profile": (2, {"apart_from": ("other", "mine")}, [4, 7]),
-    "two jobs without a name have nothing in common": (2, {"name": None, "profile": None}, [2, 3]),
-}
-
-
-@cases(APART, "gpus", "theirs", "want")
-def test_apart(gpus: int, theirs: dict[str, object], want: list[int] | str) -> None:
-    """A job stays out of the socket of one that it stays apart from, whichever of them says so."""
-    request = replace(asking(gpus, apart_from=("noisy",)), name="me", profile="mine")
-    if not any(theirs.values()):
-        request = replace(request, name=None, profile=None)
-    assert beside(request, DGX1, held(DGX1, (0,), **theirs)) == want
-
-
-def test_apart_on_several_machines() -> None:
-    """On several machines the whole machine is kept free of the job, not its socket alone."""
-    noisy = held(CLUSTER, (0,), name="noisy")
-    assert beside(asking(2, apart_from=("noisy",)), CLUSTER, noisy) == [4, 5]
-    assert beside(asking(2), CLUSTER, noisy) == [2, 3]
-
-
-# -------------------------------------------------------------------------------------- host memory
-
-MOVED = {
-    "both GPUs of a socket share its 115.2 GB/s": (2, 57.6, {}, [0, 1]),
-    "so that two of 60 are on both sockets": (2, 60.0, {}, [0, 2]),
-    "both sockets are needed, and one is taken": (
-        *(2, 60.0, {0: 100.0}),
-        "Wait: 2 GPUs requested with 60 GB/s of host memory each: no 2 of the 3 free are",
-    ),
-}
-
-
-@cases(MOVED, "gpus", "asked", "theirs", "want")
-def test_host_memory(
-    gpus: int, asked: float, theirs: dict[int, float], want: list[int] | str
-) -> None:
-    """A socket's jobs together move no more than its memory carries (topo-aware-sc17 4.3)."""
-    leases = [held(MINSKY, (gpu,), host_gb_per_s=moved) for gpu, moved in theirs.items()]
-    assert beside(asking(gpus, host_gb_per_s=asked), MINSKY, *leases) == want
-
-
-def test_host_memory_inside_a_lease() -> None:
-    """What a job inside a lease moves is part of what that lease moves, and counts once."""
-    parent = held(MINSKY, (0, 1), host_gb_per_s=57.6)
-    inside = State(MINSKY, [parent], within=parent)
-    assert outcome(decide(asking(2, host_gb_per_s=57.6), inside)) == [0, 1]
-    parent = held(MINSKY, (0,), host_gb_per_s=57.6)
-    child = held(MINSKY, (0,), id_="child", ancestors=(parent.id,), host_gb_per_s=57.6)
-    others = held(MINSKY, (2, 3))
-    assert beside(asking(1, host_gb_per_s=57.6), MINSKY, parent, child, others) == [1]
-
-
-def test_apart_inside_a_lease() -> None:
-    """A job inside a lease is next to that one by its own will."""
-    parent = held(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
-    request = replace(asking(1), profile="mine")
-    assert outcome(decide(request, State(MINSKY, [parent], within=parent))) == [0]
 
 
 # ------------------------------------------------------------------------------------ least utility
@@ -202,13 +126,13 @@ def test_least_utility_comes_before_the_system() -> None:
 
 def test_a_job_waits_for_what_was_not_tried() -> None:
     """A job is refused only after all was tried; else it waits, and is told what was not."""
-    far = Wishes(required=admit_only(CLUSTER, ["0", "6"], ""))
-    got = answer(replace(patient(1.0), wishes=far), CLUSTER)
+    far = admit_only(CLUSTER, ["0", "6"], "")
+    got = answer(replace(patient(1.0), required=far), CLUSTER)
     assert got.startswith("Wait: ")
     assert got.endswith("; there are too many placements to try them all")
     torus = load("torus-2d-16")
-    apart = Wishes(required=admit_only(torus, ["0", "10"], ""))
-    got = answer(replace(patient(1.0, 4), wishes=apart), torus)
+    apart = admit_only(torus, ["0", "10"], "")
+    got = answer(replace(patient(1.0, 4), required=apart), torus)
     assert got.startswith("Refuse: ")
     assert "too many" not in got
 
@@ -216,31 +140,19 @@ def test_a_job_waits_for_what_was_not_tried() -> None:
 # -------------------------------------------------------------------------------------- all at once
 
 
-def satisfies(
-    request: Request, machine: Topology, leases: Sequence[Lease], gpus: Sequence[int]
-) -> bool:
+def satisfies(request: Request, machine: Topology, gpus: Sequence[int]) -> bool:
     """Return whether these GPUs have all that the request wants of them together, written anew."""
-    wishes = request.wishes
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
     sockets = [(gpu.node, gpu.numa_node) for gpu in chosen]
-    nodes = [gpu.node for gpu in chosen]
-    moved = {socket: sockets.count(socket) * wishes.host_gb_per_s for socket in sockets}
-    for gpu in machine.gpus:
-        if (gpu.node, gpu.numa_node) in moved:
-            theirs = [one.host_gb_per_s for one in leases if gpu.uuid in one.uuids]
-            moved[gpu.node, gpu.numa_node] += sum(theirs)
     linked = {frozenset((link.a, link.b)) for link in machine.links if link.nvlink_count}
     together = reached(gpus[0], gpus, lambda a, b: frozenset((a, b)) in linked)
     return (
-        (wishes.required is None or wishes.required.uuids <= {gpu.uuid for gpu in chosen})
-        and (not wishes.nvlink or together == set(gpus))
-        and (not wishes.one_numa_node or len(set(sockets)) == 1)
-        and (not wishes.single_node or len(set(nodes)) == 1)
-        and (not wishes.one_per_node or len(set(nodes)) == len(nodes))
-        and (not wishes.host_gb_per_s or all(total <= 115.2 + 1e-6 for total in moved.values()))
+        (request.required is None or request.required.uuids <= {gpu.uuid for gpu in chosen})
+        and (not request.nvlink or together == set(gpus))
+        and (not request.one_numa_node or len(set(sockets)) == 1)
         and (
-            not wishes.least_gb_per_s
-            or Machine(machine).cut([tuple(gpus)])[0] >= wishes.least_gb_per_s * MICRO
+            not request.least_gb_per_s
+            or Machine(machine).cut([tuple(gpus)])[0] >= request.least_gb_per_s * MICRO
         )
     )
 
@@ -253,17 +165,14 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
     while len(free) > max(count, 6) or rng.random() < 0.3:
         gpus = rng.sample(free, min(len(free), rng.randint(1, 3)))
         free = [gpu for gpu in free if gpu not in gpus]
-        leases.append(held(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
+        leases.append(held(machine, gpus))
     required = admit_only(machine, [str(rng.choice(machine.gpus).index)], "--require")
     wishes = {
         "required": rng.choice((required, None, None)),
         "nvlink": rng.random() < 0.3,
         "least_gb_per_s": rng.choice([0.0, 0.0, 9.0, 20.0, 36.0, 40.0]),
         "one_numa_node": rng.random() < 0.3,
-        "host_gb_per_s": rng.choice([0.0, 30.0, 60.0]) if machine in (MINSKY, CLUSTER) else 0.0,
     }
-    if together := rng.choice([None, None, "single_node", "one_per_node"]):
-        wishes[together] = True
     policy = rng.choice(["preserve", "baseline", "best_fit", "topo_aware"])
     return replace(asking(count, **wishes), policy=policy), machine, leases
 
@@ -274,7 +183,7 @@ def sets_that_would_do(
     taken = {uuid for one in leases for uuid in one.uuids}
     left = [gpu.index for gpu in machine.gpus if gpu.uuid not in taken]
     chosen = combinations(left, request.gpus or 1)
-    return (gpus for gpus in chosen if satisfies(request, machine, leases, gpus))
+    return (gpus for gpus in chosen if satisfies(request, machine, gpus))
 
 
 def test_against_trying_everything() -> None:
@@ -294,7 +203,3 @@ def test_a_preference_for_one_machine_gives_way() -> None:
     """One machine is a preference: a job gets what it requires in two machines if need be."""
     required = admit_only(CLUSTER, ["0", "4"], "")
     assert answer(asking(2, required=required), CLUSTER) == [0, 4]
-    assert answer(asking(2, required=required, single_node=True), CLUSTER).startswith("Refuse")
-    busy = [held(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 2)]
-    assert beside(asking(3, host_gb_per_s=70.0), CLUSTER, *busy).startswith("Wait")
-    assert beside(asking(2, host_gb_per_s=70.0), CLUSTER, *busy[::2]) == [2, 6]

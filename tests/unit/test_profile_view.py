@@ -55,7 +55,7 @@ def lines(profile: Profile, width: int = 80, path: str = "/p/job.toml") -> list[
         (Resources.energy_j, 12467.54, "12.47 kJ"),
         (Resources.duration_s, 0.4123, "0.4123 s"),
         (Resources.duration_s, 184, "3 min 04 s"),
-        (Profile.placement.section.host_gb_per_s, 12.2, "12.2 GB/s"),
+        (Profile.placement.section.min_bandwidth_gb_per_s, 12.2, "12.2 GB/s"),
     ],
 )
 def test_amount(key, value, want):

@@ -182,17 +182,13 @@ def test_mistakes_of_files_that_stand_on_each_other(
 
 
 def test_contradictions(files: Path) -> None:
-    """What only both files together get wrong is told of the topmost that takes part.
-
-    What a variant gets wrong is told when that is asked for.
-    """
-    (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
-    path, want = files / "own.toml", "one_per_node: true, and so is"
-    path.write_text('name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true')
-    assert refused(str(path)).message.startswith(f"{path}:4: {want}")
-    path.write_text('name = "own"\n[variants.a.placement]\nsingle_node = true\none_per_node = true')
+    """What contradicts itself in a variant is told when that is asked for."""
+    path = files / "own.toml"
+    curve = "sm_percentage = [50, 100]\nthroughput = [1]\nsource = 'swept'"
+    path.write_text(f"name = 'own'\n[variants.a.sm_curve]\n{curve}")
     assert load_profile(str(path)).name == "own"
-    assert refused(f"{path}@a").message.startswith(f"{path}: {want} single_node")
+    want = "throughput: 1 values for 2 shares"
+    assert refused(f"{path}@a").message.startswith(f"{path}: {want}")
 
 
 # -------------------------------------------------------------------------------------------- sizes

@@ -10,7 +10,7 @@ from values import box, cases, lease, machine, request, ticket
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State, Wait
-from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
+from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit
 from gpulaunch.files.units import parse_size
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
@@ -173,30 +173,15 @@ def test_unlike_gpus_in_one_group() -> None:
     )
 
 
-def test_host_bandwidth_of_those_who_share() -> None:
-    """Jobs that share a GPU add up in the socket's memory; what runs inside one is part of it."""
-    gpus = tuple(replace(gpu, numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
-    topology = Topology("box", gpus, BOX.links, "a test")
-    asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
-    one, two = (shared(name, LIGHT, 0, host_gb_per_s=40.0) for name in "ab")
-    inside = shared("c", LIGHT, 0, host_gb_per_s=30.0, ancestors=("a",))
-    assert decided(asked, one, inside, topology=topology) == ((0,), ("a",))
-    assert decided(asked, one, two, topology=topology)[0] == Wait
-
-
 def test_what_is_in_the_way() -> None:
-    """GPUs that a constraint or wish leaves out, in use outside, or kept apart are not joined."""
+    """GPUs that a constraint leaves out or that are used outside are not joined."""
     there = shared("a", LIGHT, 1, name="noisy")
     without = Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"}))
     assert decided(replace(asking(LIGHT), constraints=(without,)), there) == ((0,), ())
-    required = Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))
-    assert decided(asking(LIGHT, wishes=required), there) == ((2,), ())
+    required = Constraint("--require 2", frozenset({"GPU-2"}))
+    assert decided(asking(LIGHT, required=required), there) == ((2,), ())
     used = [OutsideUse("GPU-1", "pid 4, bob")]  # by a member of the group: its lease explains it
     assert decided(asking(LIGHT), there, outside=used) == ((1,), ("a",))
-    sockets = [replace(gpu, numa_node=gpu.index // 2) for gpu in BOX.gpus]
-    topology = Topology("box", tuple(sockets), BOX.links, "a test")
-    apart = asking(LIGHT, wishes=Wishes(apart_from=("noisy",)))
-    assert decided(apart, there, topology=topology) == ((2,), ())
 
 
 def test_links_matter_to_who_depends_on_them() -> None:

@@ -407,9 +407,8 @@ def test_measures_by_hand() -> None:
 def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
     """A job that got the bandwidth it asked for, by the model it asked, has not been failed."""
     asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
-    wishes = replace(asked.request.wishes, least_gb_per_s=20.5)
     rules = Rules("preserve_paper", "mapa")
-    jobs = [replace(asked, request=replace(asked.request, wishes=wishes))]
+    jobs = [replace(asked, request=replace(asked.request, least_gb_per_s=20.5))]
     assert measure(DGX, checked(DGX, jobs, rules), rules, None).violations == 0
 
 

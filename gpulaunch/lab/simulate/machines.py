@@ -58,8 +58,6 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         ancestors=(),
         profile=request.profile,
         name=request.name,
-        host_gb_per_s=request.wishes.host_gb_per_s,
-        apart_from=request.wishes.apart_from,
         share=grant.share_option.share if grant.share_option else None,
         ends_within_s=request.ends_within_s,
     )
@@ -162,8 +160,7 @@ class SimulatedMachines:
         self.all = [SimulatedMachine(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
         self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
-        self._names = any(request.wishes.apart_from for request in requests)
-        self._profiles = self._names or any(request.slowdowns for request in requests)
+        self._profiles = any(request.slowdowns for request in requests)
         self.sharing = any(request.sharing for request in requests)
         self.timed = False
         for request in requests:
@@ -179,7 +176,7 @@ class SimulatedMachines:
         like = replace(
             request,
             least_utility=0.0,
-            name=request.name if self._names else None,
+            name=None,
             ends_within_s=None,
         )
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
@@ -311,9 +308,7 @@ class SimulatedMachines:
         """Return the part of a lease that decisions about other jobs depend on."""
         return (
             lease.uuids if lease.share else tuple(sorted(lease.uuids)),
-            (lease.name, lease.apart_from) if self._names else (),
             lease.profile if self._profiles else None,
-            lease.host_gb_per_s,
             lease.share and repr(lease.share),
             lease.ends_s if self.timed else 0.0,
         )

@@ -167,7 +167,7 @@ def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJo
         nvlink_ring=yardstick.has_nvlink_ring(frozenset(stay.gpus)) if ideal else None,
         slowdown=(stay.ended_s - stay.started_s) / job.duration_s,
         violates=(stay.utility is not None and stay.utility < request.least_utility - _SLO_ROUNDING)
-        or (got is not None and got < request.wishes.least_gb_per_s - _SLO_ROUNDING),
+        or (got is not None and got < request.least_gb_per_s - _SLO_ROUNDING),
     )
 
 
