@@ -26,7 +26,6 @@ from gpulaunch.process.libc import (
     set_process_name,
 )
 from gpulaunch.process.system import identify, pending_signals, stat_fields
-from gpulaunch.records import Record
 
 _ANSWER_MS = 1000  # one on a busy machine answers, one that is stopped does not
 _LOOK_AGAIN_S = 0.005  # systemd and Slurm send a signal to one process after the other
@@ -143,44 +142,6 @@ _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
 
 
-class SignalState(Record):
-    """State of the signals at gpulaunch's start, which the job has to find unchanged.
-
-    Attributes:
-        mask: blocked signals.
-        ignored: signals that were ignored, and stay so.
-        managed: signals that are now blocked here and read one by one.
-    """
-
-    mask: frozenset[int]
-    ignored: frozenset[int]
-    managed: frozenset[int]
-
-
-def _hold_signals() -> SignalState:
-    """Block all signals, so that Job.wait reads each and passes it on."""
-    for number in PYTHON_IGNORES:  # Python did that to itself at start
-        signal.signal(number, signal.SIG_DFL)
-    ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # were it ignored, the job's end could not be waited for
-    managed = (
-        frozenset(signal.valid_signals()) - _UNMANAGED
-    )  # ignored ones too: the job may want them nevertheless
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, managed)
-    return SignalState(frozenset(mask), ignored, managed)
-
-
-def _let_signals_go(entry: SignalState) -> None:
-    """Undo _hold_signals: what came meanwhile acts now."""
-    for number in PYTHON_IGNORES:
-        signal.signal(number, signal.SIG_IGN)
-    if signal.SIGCHLD in entry.ignored:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
-
-
 class Job:
     """A child that waits to become the job; from here on this process adopts its orphans.
 
@@ -190,6 +151,7 @@ class Job:
         before_signal: called with the number of each signal that the job is about to get from here.
 
     Attributes:
+        ignored: signals that were ignored when gpulaunch was started, and stay so.
         interrupted: INT, QUIT, TERM or HUP has come.
         asked_to_end_s: when the last of them but HUP came, on the monotonic clock, or None.
         first_term_s: when the first TERM came, on the same clock, or None.
@@ -212,7 +174,7 @@ class Job:
         self.first_term_s: float | None = None
         self.stopped_s = 0.0
         tie = end_with_parent(os.getpid()) if tied else None
-        self._entry = _hold_signals()
+        self._hold_signals()
         try:
             adopt_orphans()
             read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
@@ -224,7 +186,7 @@ class Job:
                 os.close(self._word)
                 if tie:
                     tie()
-                _become(self._entry, keep, read_end)
+                self._become(keep, read_end)
             except OSError as problem:
                 complain(call_failed("cannot become the job", problem).message)
             finally:
@@ -232,17 +194,56 @@ class Job:
         os.close(read_end)
         self.process = identify(self.pid)
 
-    @property
-    def ignored(self) -> frozenset[int]:
-        """Signals that were ignored when gpulaunch was started."""
-        return self._entry.ignored
+    def _hold_signals(self) -> None:
+        """Block all signals, so that wait() reads each and passes it on."""
+        for number in PYTHON_IGNORES:  # Python did that to itself at start
+            signal.signal(number, signal.SIG_DFL)
+        every = signal.valid_signals()
+        self.ignored = frozenset(n for n in every if signal.getsignal(n) == signal.SIG_IGN)
+        # Were it ignored, the job's end could not be waited for.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Ignored ones are read, too: the job may want them nevertheless.
+        self._managed = every - _UNMANAGED
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._managed)
+
+    def forget(self) -> None:
+        """Give signals back to this process: what came meanwhile acts now."""
+        for number in PYTHON_IGNORES:
+            signal.signal(number, signal.SIG_IGN)
+        if signal.SIGCHLD in self.ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _become(self, keep: int | None, read_end: int) -> None:
+        """Wait for the word in the child, then turn into the job."""
+        word = b""
+        while part := os.read(read_end, 65536):
+            word += part
+        if not word:
+            os._exit(FAILED)
+        command, environment, cpus = json.loads(word)
+        variables = clean_environment()
+        for name, value in environment.items():
+            variables.pop(os.fsencode(name), None)
+            if value is not None:
+                variables[os.fsencode(name)] = os.fsencode(value)
+        if cpus:
+            # The cpuset may have changed since: then the job runs where it may.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, cpus)
+        if keep is not None:
+            os.set_inheritable(keep, True)
+        for number in (signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        os._exit(execute(command, variables))
 
     def dismiss(self) -> None:
         """End the child without ever having been the job."""
         os.close(self._word)
         os.kill(self.pid, signal.SIGKILL)  # somebody may have stopped it
         os.waitpid(self.pid, 0)
-        _let_signals_go(self._entry)
+        self.forget()
 
     def start(
         self,
@@ -285,10 +286,6 @@ class Job:
             with contextlib.suppress(OSError):  # without one the job gets the group's signals twice
                 self._witness = Witness()
 
-    def forget(self) -> None:
-        """Give signals back to this process after the job has ended."""
-        _let_signals_go(self._entry)
-
     def wait(self, limit_s: float | None = None, after_term_s: float | None = None) -> int | None:
         """Pass signals on until the job ends.
 
@@ -307,7 +304,7 @@ class Job:
             if after_term_s is not None and self.first_term_s is not None:
                 deadline = min(deadline, self.first_term_s + after_term_s)
             left_s = deadline - time.monotonic()
-            info = signal.sigtimedwait(self._entry.managed, min(max(0.0, left_s), _DAY_S))
+            info = signal.sigtimedwait(self._managed, min(max(0.0, left_s), _DAY_S))
             if info:
                 self._react(info)
             elif left_s <= _DAY_S:
@@ -350,8 +347,17 @@ class Job:
                 self._call_witness()
             if pid == self.pid and self._stops_us(os.WSTOPSIG(status)):
                 since_s = time.monotonic()
-                _stop_by(os.WSTOPSIG(status), self._entry)
+                self._stop_by(os.WSTOPSIG(status))
                 self.stopped_s += time.monotonic() - since_s
+
+    def _stop_by(self, number: int) -> None:
+        """Stop as the job did, so that the shell sees the same; returns when somebody wakes us."""
+        if number in self.ignored:
+            number = signal.SIGSTOP
+        os.kill(os.getpid(), number)
+        if number != signal.SIGSTOP:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+            signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
     def _stops_us(self, number: int) -> bool:
         """Return whether a shell should see that the job has stopped.
@@ -464,39 +470,3 @@ def _let_go() -> None:
             os.dup2(null, fd, inheritable=False)
         if null > 1:  # else one of them had been closed
             os.close(null)
-
-
-def _become(entry: SignalState, keep: int | None, read_end: int) -> None:
-    """Wait for the word in the child, then turn into the job."""
-    word = b""
-    while part := os.read(read_end, 65536):
-        word += part
-    if not word:
-        os._exit(FAILED)
-    command, environment, cpus = json.loads(word)
-    variables = clean_environment()
-    for name, value in environment.items():
-        variables.pop(os.fsencode(name), None)
-        if value is not None:
-            variables[os.fsencode(name)] = os.fsencode(value)
-    if cpus:
-        with contextlib.suppress(
-            OSError
-        ):  # the cpuset has changed since: then the job runs where it may
-            os.sched_setaffinity(0, cpus)
-    if keep is not None:
-        os.set_inheritable(keep, True)
-    for number in (signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
-    os._exit(execute(command, variables))
-
-
-def _stop_by(number: int, entry: SignalState) -> None:
-    """Stop as the job did, so that the shell sees the same; returns when somebody wakes us."""
-    if number in entry.ignored:
-        number = signal.SIGSTOP
-    os.kill(os.getpid(), number)
-    if number != signal.SIGSTOP:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
