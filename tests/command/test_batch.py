@@ -450,6 +450,16 @@ def test_kill_and_resume(site: Site) -> None:
     assert (site.home / "ran").read_text().split() == ["0", "1", "1", "2"]
 
 
+def test_ended_jobs_leave_nothing_open(site: Site) -> None:
+    """A batch closes the two descriptors that it has of each job when that has ended."""
+    batch = "$(grep PPid /proc/$PPID/status | cut -f 2)"
+    count = ["sh", "-c", f"ls /proc/{batch}/fd | wc -l >>counts"]
+    site.write([{"command": count, "gpus": 8}] * 8)
+    assert site.run().returncode == 0
+    first, *_, last = map(int, (site.home / "counts").read_text().split())
+    assert last - first < 8  # the next job may have begun or not; 7 ended ones would have 14
+
+
 def test_a_job_that_has_changed(site: Site) -> None:
     """--resume runs a job again whose entry or place in the file has changed, but not its times."""
     jobs = [{"name": name, "command": ["sh", "-c", f"echo {name} >>ran"]} for name in "abcd"]
