@@ -70,6 +70,7 @@ AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
 FieldTable = Mapping[str, AnyRule]
 """Allowed keys, each with the rule for its value."""
 
+_NUMBERS = (int, float)  # and not bool, which is a subclass of int
 _NAMES = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
 
 
@@ -164,7 +165,7 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
             _check_words(value, rule) if isinstance(rule[0], str) else _check_range(value, *rule)
         )
     elif isinstance(rule, Above):
-        good = _is_number(value) and rule.least < value <= rule.most  # type: ignore[operator]
+        good = type(value) in _NUMBERS and rule.least < value <= rule.most  # type: ignore[operator]
         problem = (
             None if good else f"{value!r} is no number above {rule.least:g}, {rule.most:g} at most"
         )
@@ -217,7 +218,7 @@ def _check_words(value: object, words: tuple[Any, ...]) -> str | None:
 
 def _check_range(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
     whole = isinstance(low, int) and isinstance(high, int)
-    if not _is_number(value) or (whole and not isinstance(value, int)):
+    if type(value) not in ((int,) if whole else _NUMBERS):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
     return (
         None
@@ -228,7 +229,3 @@ def _check_range(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN
 
 def _format_bound(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:.16g}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

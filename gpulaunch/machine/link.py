@@ -254,11 +254,11 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, 
         wire: returns the wiring of two cards by index, the lower one first.
     """
     links = []
-    for a, b in combinations(gpus, 2):
-        if a.card == b.card:
+    for (a, card), (b, other) in combinations([(gpu, gpu.card) for gpu in gpus], 2):
+        if card == other:
             link = connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
         else:
-            link = connect(a, b, wire(*sorted((a.card, b.card))))
+            link = connect(a, b, wire(min(card, other), max(card, other)))
         links.append(link)
     return tuple(links)
 
@@ -268,7 +268,8 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
 
     No NVSwitch joins two machines.
     """
-    a, b = sorted((a, b), key=lambda gpu: gpu.index)
+    if a.index > b.index:
+        a, b = b, a
     apart = wire.pcie_path == NETWORK_PATH
     count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
     per_link = NO_NVLINK

@@ -72,13 +72,26 @@ class Fabric:
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[Kind, int] = {}
+        known: dict[tuple[object, ...], int] = {}  # a link has a handful of kinds, of thousands
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
         switched: dict[int, Link] = {}
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
-            place = places.setdefault(_kind(link, usable=usable), len(places))
+            alike = (
+                usable,
+                link.kind,
+                link.pcie_path,
+                link.nvlink_count,
+                link.nvlink_gb_per_s,
+                link.nvlink_planned_gb_per_s,
+                link.pcie_gb_per_s,
+            )
+            place = known.get(alike)
+            if place is None:
+                place = places.setdefault(_kind(link, usable=usable), len(places))
+                known[alike] = place
             a, b = self.position[link.a], self.position[link.b]
             self.kind[a][b] = self.kind[b][a] = place
             if link.kind == "nvswitch":
