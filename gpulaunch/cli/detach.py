@@ -30,14 +30,13 @@ from gpulaunch.files.data_files import make_own
 from gpulaunch.history.line import state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
-from gpulaunch.launch.children import own_command
 from gpulaunch.launch.detached import READY, Detached
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.machine.gpu import gpus_called
-from gpulaunch.process.execute import clean_environment
+from gpulaunch.process.execute import clean_environment, own_command
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 

@@ -21,9 +21,8 @@ import gpulaunch
 from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.data_files import is_path
-from gpulaunch.launch.children import own_command
 from gpulaunch.launch.past import find_launch
-from gpulaunch.process.execute import clean_environment
+from gpulaunch.process.execute import clean_environment, own_command
 from gpulaunch.profiles.catalog import split_variant
 
 _INSTRUCTIONS = """\

@@ -34,7 +34,7 @@ from gpulaunch.cli.status_table import (
     waiting,
 )
 from gpulaunch.errors import printable
-from gpulaunch.launch.children import own_command
+from gpulaunch.process.execute import own_command
 from gpulaunch.process.system import user_name
 
 _INTERVAL_S = 1.0

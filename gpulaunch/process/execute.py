@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -31,6 +32,14 @@ def clean_environment() -> dict[bytes, bytes]:
         else:
             del environment[b"LC_CTYPE"]
     return environment
+
+
+def own_command() -> list[str]:
+    """Return the command that started this gpulaunch, without arguments, to start it again."""
+    return [
+        sys.executable or sys.orig_argv[0],
+        *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1],
+    ]
 
 
 def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
