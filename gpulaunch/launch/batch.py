@@ -192,14 +192,64 @@ _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
 
 
-class _Child:
-    """A launch that this process started."""
+class _Begun:
+    """A job, and its launch once that has begun.
 
-    def __init__(self, process: "subprocess.Popen[bytes]", said: int) -> None:
-        self.process, self.said = process, said
-        self.pidfd = os.pidfd_open(process.pid)
-        self.is_silent = False  # whether it has closed its end of the pipe
+    Attributes:
+        pidfd: descriptor of the launch's process.
+        said: descriptor from which its status lines are read.
+        is_silent: whether it has closed its end of that.
+        told_to_end: whether the batch has told it to end.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.lease: str | None = None
+        self.gpus: tuple[int, ...] = ()
+        self.uuids: tuple[str, ...] = ()
+        self.started_s: float | None = None
+        self.told_to_end = self.is_silent = False
         self._rest = b""
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[bytes, bytes],
+        lock: int,
+        output: int | None,
+    ) -> None:
+        """Start the launch, which gets TERM if this process is killed, and ends its job.
+
+        Args:
+            arguments: arguments of gpulaunch.
+            lock: descriptor of a locked file, which it keeps open until its job has ended.
+            output: its stdout and stderr; None for this process's own.
+
+        Raises:
+            OSError: there are too few resources to start a process.
+        """
+        # If stderr is closed, an end of the pipe could become descriptor 2: move both away.
+        self.said, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        os.set_blocking(self.said, False)
+        try:
+            # The command comes from the user's own job file.
+            self._process = subprocess.Popen(  # noqa: S603
+                [*own_command(), "-o", f"json_status_fd={write_end},{lock}", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write_end, lock),
+                start_new_session=True,
+                # A preexec_fn is safe, since this process has no threads.
+                preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),  # noqa: PLW1509
+            )
+        except BaseException:
+            os.close(self.said)
+            raise
+        finally:
+            os.close(write_end)
+        self.pidfd = os.pidfd_open(self._process.pid)
 
     def heard(self) -> list[Mapping[str, Any]]:
         """Return the status lines since the last call."""
@@ -210,166 +260,17 @@ class _Child:
         *lines, self._rest = self._rest.split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def over(self) -> int:
-        """Return the exit status of a launch that has ended."""
-        status = self.process.wait()
-        return 128 - status if status < 0 else status
+    def signal(self, number: int) -> None:
+        """Send a signal to the launch, which passes it on to its job."""
+        with suppress(ProcessLookupError):  # it has just ended
+            signal.pidfd_send_signal(self.pidfd, number)
 
-    def close(self) -> None:
+    def over(self) -> int:
+        """Return the exit status of a launch that has ended, as a shell shows it, 0-255."""
+        status = self._process.wait()
         os.close(self.pidfd)
         os.close(self.said)
-
-
-class Launches:
-    """The running launches, by keys, and those who hear of them.
-
-    Between __enter__ and __exit__ signals to this process have no other effect than that somebody
-    hears of them. If this process is killed, its launches get TERM, and end their jobs.
-
-    Args:
-        signalled: called with the number of a signal to this process.
-        said: called with a launch's key and a line of its json_status_fd.
-        ended: called with a launch's key and its exit status as a shell shows it, 0-255.
-    """
-
-    def __init__(
-        self,
-        signalled: Callable[[int], None],
-        said: Callable[[int, Mapping[str, Any]], None],
-        ended: Callable[[int, int], None],
-    ) -> None:
-        self._signalled, self._said, self._ended = signalled, said, ended
-        self._command = own_command()
-        self._environment = clean_environment()
-        self._running: dict[int, _Child] = {}
-        self._selector = selectors.DefaultSelector()
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Launches":
-        """Begin to keep signals from having their usual effect."""
-        read_end, self._write_end = (out_of_the_way(fd) for fd in os.pipe())
-        for fd in (read_end, self._write_end):
-            os.set_blocking(fd, False)
-        self._signals = read_end
-        self._selector.register(read_end, selectors.EVENT_READ, None)
-        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        for number in ENDING_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets SIGHUP
-                self._before[number] = signal.signal(number, lambda *_: None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the effect of signals."""
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._selector.close()
-        for fd in (self._signals, self._write_end):
-            os.close(fd)
-
-    def start(
-        self,
-        key: int,
-        arguments: Sequence[str],
-        variables: Mapping[str, str],
-        lock: int,
-        output: tuple[int | None, int | None],
-    ) -> None:
-        """Start a launch.
-
-        Args:
-            key: identifies it among the launches.
-            arguments: arguments of gpulaunch.
-            variables: variables to add to the environment.
-            lock: descriptor of a locked file, which it keeps open until its job has ended.
-            output: its stdout and stderr; None for this process's own.
-
-        Raises:
-            OSError: there are too few resources to start a process.
-        """
-        # If stderr is closed, an end of the pipe could become descriptor 2: move both away.
-        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
-        os.set_blocking(read_end, False)
-        try:
-            # The command comes from the user's own job file.
-            process = subprocess.Popen(  # noqa: S603
-                [*self._command, "-o", f"json_status_fd={write_end},{lock}", *arguments],
-                env=self._environment
-                | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=output[0],
-                stderr=output[1],
-                pass_fds=(write_end, lock),
-                start_new_session=True,
-                # A preexec_fn is safe, since this process has no threads.
-                preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),  # noqa: PLW1509
-            )
-        except BaseException:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        child = _Child(process, read_end)
-        self._running[key] = child
-        self._selector.register(child.pidfd, selectors.EVENT_READ, key)
-        self._selector.register(child.said, selectors.EVENT_READ, key)
-
-    def signal(self, key: int, number: int) -> None:
-        """Send a signal to a launch, which passes it on to its job; do nothing if it has ended."""
-        running = self._running.get(key)
-        if running:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(running.pidfd, number)
-
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleep until something has happened, or the time is up, and tell of it.
-
-        What a launch says comes before its end.
-
-        Args:
-            timeout_s: seconds of the longest sleep, a day at most; None for no limit.
-        """
-        ready = self._selector.select(
-            None if timeout_s is None else min(max(0.0, timeout_s), _LONGEST_S)
-        )
-        over: dict[int, bool] = {}  # of each launch that has something to say, or has ended
-        for selected, _ in ready:
-            key = selected.data
-            if key is None:
-                with suppress(BlockingIOError):
-                    for number in os.read(self._signals, _PIPE_BYTES):
-                        self._signalled(number)
-            else:
-                over[key] = over.get(key, False) or selected.fd == self._running[key].pidfd
-        for key, has_ended in over.items():
-            self._hear(key, has_ended=has_ended)
-
-    def _hear(self, key: int, *, has_ended: bool) -> None:
-        child = self._running[key]
-        for document in child.heard():
-            self._said(key, document)
-        if has_ended:
-            self._selector.unregister(child.pidfd)
-            if child.said in self._selector.get_map():
-                self._selector.unregister(child.said)
-            status = child.over()
-            child.close()
-            del self._running[key]
-            self._ended(key, status)
-        elif child.is_silent:
-            self._selector.unregister(child.said)
-
-
-class _Begun:
-    """A job whose launch has begun."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.lease: str | None = None
-        self.gpus: tuple[int, ...] = ()
-        self.uuids: tuple[str, ...] = ()
-        self.started_s: float | None = None
-        self.told_to_end = False
+        return 128 - status if status < 0 else status
 
 
 class Batch:
@@ -402,14 +303,15 @@ class Batch:
         grace_s: float,
     ) -> None:
         self._results = results
-        self._launches = Launches(self._interrupt, self._take_status, self._take_end)
+        self._environment = clean_environment()
+        self._selector = selectors.DefaultSelector()
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
         self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
         self._table = open_table(described=True, warn=lambda text: say("warning", text))
         self.done = {task.id: result for task in tasks if (result := _ended(task, results))}
         self._pending = [task for task in tasks if task.id not in self.done]
-        self._begun: dict[int, _Begun] = {}
+        self._begun: list[_Begun] = []
         self._queued: _Begun | None = None
         self._unwritten: list[Result] = []
         self.problem: FailedError | None = None
@@ -418,16 +320,64 @@ class Batch:
 
     def run(self) -> None:
         """Run until nothing runs and nothing is left to start."""
-        with self._launches:
+        with self._hearing_signals():
             self._begin_next()
             while self._begun or (self._pending and not self._stops):
-                self._launches.wait(self._longest_wait_s())
+                self._wait(self._longest_wait_s())
                 if self._kill_at is not None and self._clock() >= self._kill_at:
                     self._kill()
                 self._begin_next()
             self._write_what_is_left()
         if not (self._unwritten or self._pending):
             self.problem = None
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[None]:
+        """Let signals to this process have no other effect than that _wait() hears of them."""
+        self._signals, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        for fd in (self._signals, write_end):
+            os.set_blocking(fd, False)
+        self._selector.register(self._signals, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        before = {}
+        for number in ENDING_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets SIGHUP
+                before[number] = signal.signal(number, lambda *_: None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._selector.close()
+            for fd in (self._signals, write_end):
+                os.close(fd)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Sleep until something has happened, or the time is up, and take what that is.
+
+        Args:
+            timeout_s: seconds of the longest sleep, a day at most; None for no limit.
+        """
+        if timeout_s is not None:
+            timeout_s = min(max(0.0, timeout_s), _LONGEST_S)
+        spoken: dict[_Begun, bool] = {}  # and whether it has ended
+        for ready, _ in self._selector.select(timeout_s):
+            begun = ready.data
+            if begun is not None:
+                spoken[begun] = spoken.get(begun, False) or ready.fd == begun.pidfd
+                continue
+            with suppress(BlockingIOError):
+                for number in os.read(self._signals, _PIPE_BYTES):
+                    self._interrupt(number)
+        for begun, has_ended in spoken.items():
+            for said in begun.heard():
+                self._take_status(begun, said)
+            if (begun.is_silent or has_ended) and begun.said in self._selector.get_map():
+                self._selector.unregister(begun.said)
+            if has_ended:
+                self._selector.unregister(begun.pidfd)
+                self._take_end(begun, begun.over())
 
     @property
     def _stops(self) -> bool:
@@ -477,23 +427,27 @@ class Batch:
         if task.entry.label:
             words.append(f"--name={task.entry.label}")
         words += ["--", *task.entry.own["command"]]
-        variables = {BATCH_VARIABLE: f"{self._results.batch}.{task.id}"}
+        batch = f"{self._results.batch}.{task.id}"
+        environment = self._environment | {BATCH_VARIABLE.encode(): batch.encode()}
         begun = _Begun(task)
         try:
             with self._open_output(task) as output:
-                self._launches.start(task.id, words, variables, self._results.lock, output)
+                begun.start(words, environment, self._results.lock, output)
         except OSError as problem:  # no room for a process, or for its log
             reason = str(problem.strerror).lower()
             self._say("error", f"{task}: {problem.filename or 'cannot be launched'}: {reason}")
             self._add_result(begun, FAILED)
             return
-        self._begun[task.id] = self._queued = begun
+        self._selector.register(begun.pidfd, selectors.EVENT_READ, begun)
+        self._selector.register(begun.said, selectors.EVENT_READ, begun)
+        self._begun.append(begun)
+        self._queued = begun
 
     @contextmanager
-    def _open_output(self, task: Task) -> Iterator[tuple[int | None, int | None]]:
+    def _open_output(self, task: Task) -> Iterator[int | None]:
         """Open stdout and stderr of a job's launch."""
         if self._logs is None:
-            yield None, None
+            yield None
             return
         path = os.path.join(self._logs, f"{task.id}.log")
         # In a shared directory another user may have made a link, a pipe or a file of this name.
@@ -504,19 +458,18 @@ class Batch:
                 raise PermissionError(errno.EPERM, "is not a file of your own", path)
             os.ftruncate(log, 0)
             os.set_blocking(log, True)
-            yield log, log
+            yield log
         finally:
             os.close(log)
 
-    def _take_status(self, task_id: int, said: Mapping[str, Any]) -> None:
-        begun = self._begun[task_id]
+    def _take_status(self, begun: _Begun, said: Mapping[str, Any]) -> None:
         if said["event"] == "started":
             begun.lease, begun.started_s = said["lease"], round(self._clock(), _DIGITS)
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
 
-    def _take_end(self, task_id: int, exit_status: int) -> None:
-        begun = self._begun.pop(task_id)
+    def _take_end(self, begun: _Begun, exit_status: int) -> None:
+        self._begun.remove(begun)
         if begun is self._queued:
             self._queued = None
         if begun.started_s is not None or not begun.told_to_end:
@@ -573,7 +526,7 @@ class Batch:
                 self._say("info", f"no more jobs are started, {jobs}; {again}")
         elif self._kill_at is None:
             self._kill_at = self._clock() + self._grace_s
-            for begun in self._begun.values():
+            for begun in self._begun:
                 self._end(begun)
             if running:
                 grace = format_duration(self._grace_s)
@@ -585,17 +538,16 @@ class Batch:
         """Send TERM to a launch, which leaves the queue, or passes it on to its job."""
         if begun:
             begun.told_to_end = True
-            self._launches.signal(begun.task.id, signal.SIGTERM)
-            self._launches.signal(
-                begun.task.id, signal.SIGCONT
-            )  # a stopped one would not receive TERM
+            begun.signal(signal.SIGTERM)
+            # A stopped one would not receive TERM.
+            begun.signal(signal.SIGCONT)
 
     def _kill(self) -> None:
         """Send KILL to the jobs that TERM has not ended; their launchers end left-overs."""
         self._kill_at = inf
-        for begun in list(self._begun.values()):
+        for begun in self._begun:
             if begun.lease is None:
-                self._launches.signal(begun.task.id, signal.SIGKILL)
+                begun.signal(signal.SIGKILL)
                 continue
             try:
                 free(self._table, begun.lease, 0.0)
