@@ -4,8 +4,7 @@
 from collections.abc import Callable, Iterable
 
 from gpulaunch.errors import FieldError, UsageError, quoted
-from gpulaunch.files.fields import FieldTable, ListOf
-from gpulaunch.leases.record import NO_PROCESS, PROCESS, check_version, decode, process
+from gpulaunch.leases.record import NO_PROCESS, check_version, decode, rules_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record
 
@@ -86,32 +85,16 @@ class PastLaunch(Record):
 
 
 _TIME = (0.0, 2.5e11)  # year 9892: later ones have no date
-_RULES: FieldTable = {
-    "key": str,
-    "submitted_s": _TIME,
-    "id": str,
-    "name": str,
-    "command": ListOf(str),
-    "directory": str,
-    "topology": str,
-    "described": bool,
-    "gpus": ListOf(str),
-    "count": (0, 1 << 31),
-    "profile": str,
-    "pattern": str,
-    "bandwidth_sensitive": bool,
-    "sm_percentage": (1, 100),
-    "started_s": _TIME,
-    "ended_s": _TIME,
-    "exit_status": (0, 255),
-    "time_limit_s": _TIME,
-    "launcher": PROCESS,
-    "boot_id": str,
-    "log": str,
-    "terminal": str,
-    "after": ListOf(str),
-    "table": str,
-}
+_RULES = rules_of(
+    PastLaunch,
+    without=("user_id",),
+    count=(0, 1 << 31),
+    sm_percentage=(1, 100),
+    submitted_s=_TIME,
+    started_s=_TIME,
+    ended_s=_TIME,
+    exit_status=(0, 255),
+)
 
 
 def parse_past_launch(document: object, user_id: int) -> PastLaunch:
@@ -129,7 +112,6 @@ def parse_past_launch(document: object, user_id: int) -> PastLaunch:
         document,
         _RULES,
         needed=("key", "submitted_s"),
-        readers={"launcher": process},
         user_id=user_id,
     )
     if not launch.key.isalnum():

@@ -10,8 +10,6 @@ from gpulaunch.files.fields import Above, FieldTable, ListOf, RowOf, TableOf
 from gpulaunch.leases.record import (
     MAX_UNLOCKED_BYTES,
     NO_PROCESS,
-    PROCESS,
-    TABLE_KEY,
     UNKNOWN_TIME,
     VERSION,
     WRITTEN_BYTES,
@@ -22,8 +20,7 @@ from gpulaunch.leases.record import (
     decode,
     encode,
     known_time,
-    process,
-    table_key,
+    rules_of,
 )
 from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
@@ -78,17 +75,10 @@ class EngineJob(Record):
         return same and bool(self.node and other.node) and self.node != other.node
 
 
-_ENGINE_JOB: FieldTable = {
-    "engine": str,
-    "id": str,
-    "rank": (0, _MOST_RANKS),
-    "local_rank": (0, _MOST_RANKS),
-    "ranks": (1, _MOST_RANKS),
-    "group": ListOf(str),
-    "shared": bool,
-    "bound": bool,
-    "node": str,
-}
+_NUMBER = (0, _MOST_RANKS)
+_ENGINE_JOB = rules_of(
+    EngineJob, without=("user_id",), rank=_NUMBER, local_rank=_NUMBER, ranks=(1, _MOST_RANKS)
+)
 
 
 def parse_engine_job(document: object, user_id: int) -> EngineJob:
@@ -169,14 +159,7 @@ class Share(Record):
     promised_pace: float | None = None
 
 
-_SHARE: FieldTable = {
-    "group": ListOf(str),
-    "sm_percentage": (1, 100),
-    "bandwidth_sensitive": bool,
-    "pipe_directory": str,
-    "guest": bool,
-    "promised_pace": (0.0, 1.0),
-}
+_SHARE = rules_of(Share, without=("client",), sm_percentage=(1, 100), promised_pace=(0.0, 1.0))
 _CLIENT: FieldTable = {
     "demand": dict,
     "objective": dict,
@@ -390,30 +373,7 @@ class Lease(Record):
 
 _LEASE_NEEDED = ("id", "uuids", "ancestors")
 _LEASE_CERTAIN = ("table", "engine", "container")
-_LONG = (0.0, float(1 << 53))
-_LEASE_RULES: FieldTable = {
-    "id": str,
-    "uuids": ListOf(str),
-    "ancestors": ListOf(str),
-    "table": TABLE_KEY,
-    "engine": str,
-    "container": str,
-    "launcher": PROCESS,
-    "job": PROCESS,
-    "command": ListOf(str),
-    "assumed": ListOf(str),
-    "started_at": str,
-    "boot_id": str,
-    "profile": str,
-    "name": str,
-    "share": dict,
-    "clock_s": _LONG,
-    "time_limit_s": _LONG,
-    "ends_within_s": _LONG,
-    "ends_with_launcher": bool,
-    "engine_job": dict,
-    "watches_use": bool,
-}
+_LEASE_RULES = rules_of(Lease, without=("user_id", "busy_s"), share=dict, engine_job=dict)
 
 
 def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
@@ -428,9 +388,6 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     """
     check_version(document)
     readers: Readers = {
-        "table": table_key,
-        "launcher": process,
-        "job": process,
         "started_at": known_time,
         "share": parse_share,
         "engine_job": lambda job: parse_engine_job(job, user_id),
@@ -548,26 +505,9 @@ class Ticket(Record):
 
 _TICKET_NEEDED = ("id", "number", "uuids", "gpus")
 _TICKET_CERTAIN = ("table", "within")
-_TICKET_RULES: FieldTable = {
-    "id": str,
-    "number": (1, MAX_NUMBER),
-    "uuids": ListOf(str),
-    "gpus": (1, 1 << 31),
-    "table": TABLE_KEY,
-    "within": str,
-    "passable_until_s": _LONG,
-    "launcher": PROCESS,
-    "command": ListOf(str),
-    "since": str,
-    "boot_id": str,
-    "profile": str,
-    "name": str,
-    "choosy": bool,
-    "ends_within_s": _LONG,
-    "in_order": bool,
-    "may_join": bool,
-    "step": str,
-}
+_TICKET_RULES = rules_of(
+    Ticket, without=("user_id", "linked_ns"), number=(1, MAX_NUMBER), gpus=(1, 1 << 31)
+)
 
 
 def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
@@ -581,7 +521,7 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
         FieldError: it is no such document, or needs a later version.
     """
     check_version(document)
-    readers: Readers = {"table": table_key, "launcher": process, "since": known_time}
+    readers: Readers = {"since": known_time}
     ticket = decode(
         Ticket,
         document,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, ListOf, RowOf, checked
+from gpulaunch.files.fields import AnyRule, FieldTable, ListOf, RowOf, checked
 from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list, default_values
@@ -33,6 +33,38 @@ PROCESS = RowOf((0, 1 << 62), (0, 1 << 62))
 
 TABLE_KEY = RowOf(str, str, str)
 """Rule for the key of a described machine."""
+
+_RECORD_OF = {PROCESS: Process, TABLE_KEY: TableKey}
+"""The records whose documents are rows of their fields."""
+
+_BY_TYPE: Mapping[object, AnyRule] = {
+    bool: bool,
+    bool | None: bool,
+    str: str,
+    str | None: str,
+    tuple[str, ...]: ListOf(str),
+    float: (0.0, float(1 << 53)),
+    float | None: (0.0, float(1 << 53)),
+    Process: PROCESS,
+    TableKey | None: TABLE_KEY,
+}
+
+
+def rules_of(
+    cls: type[Record], *, without: Collection[str] = (), **others: AnyRule
+) -> dict[str, AnyRule]:
+    """Return the rule of each field of a record, by its type.
+
+    Args:
+        without: fields that no document has.
+        others: rules of fields of which the type says too little.
+    """
+    return {
+        name: others.get(name) or _BY_TYPE[type_]
+        for name, type_ in cls.__annotations__.items()
+        if name not in without
+    }
+
 
 MAX_COMMAND_CHARACTERS = 16384
 
@@ -74,18 +106,8 @@ def check_version(document: object) -> None:
     checked(given, {"version": (1, VERSION)}, required=("version",))
 
 
-def process(row: Sequence[int]) -> Process:
-    """Return the process in a field."""
-    return Process(*row)
-
-
 NO_PROCESS = Process(0, 0)
 """A process that has ended, for a record that does not tell it."""
-
-
-def table_key(row: Sequence[str]) -> TableKey:
-    """Return the key of a record's machine."""
-    return TableKey(*row)
 
 
 def check_id(text: str) -> None:
@@ -184,8 +206,13 @@ def decode(
         try:
             given = {} if value is None else {name: value}
             found = checked(given, {name: rule}, required=(name,), where=where)[name]
-            read = readers.get(name, tuple if isinstance(rule, ListOf) else None)
-            fields[name] = read(found) if read else found
+            if name in readers:
+                found = readers[name](found)
+            elif isinstance(rule, ListOf):
+                found = tuple(found)
+            elif isinstance(rule, RowOf):
+                found = _RECORD_OF[rule](*found)
+            fields[name] = found
         except FieldError:
             if name in needed or name in certain:
                 raise
