@@ -145,11 +145,8 @@ class Table:
         Raises:
             FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
-        fd = open_directory(self.directory)
-        try:
+        with self._opened() as fd:
             seen = self.read_records(fd, before, problems)
-        finally:
-            os.close(fd)
         if not seen.unlocked:
             return seen
         over = self._ended_containers(lease for lease in seen.leases if lease.id in seen.unlocked)
@@ -188,8 +185,7 @@ class Table:
     def own_records(self) -> list[Lease | Ticket]:
         """Return this user's live records of all machines; damaged ones are left out."""
         records = []
-        fd = open_directory(self.directory)
-        try:
+        with self._opened() as fd:
             names = [name for name in self.names(fd) if name.startswith(_RECORDS)]
             for _, owner, name in _in_order(fd, names):
                 if owner == os.geteuid():
@@ -197,9 +193,16 @@ class Table:
                         found = read_record(fd, self.directory, name)
                         if found and found.locked:
                             records.append(parse_record(found, self.directory))
+        return records
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Give a descriptor of the directory for as long as the block lasts."""
+        fd = open_directory(self.directory)
+        try:
+            yield fd
         finally:
             os.close(fd)
-        return records
 
     def file_of(self, lease_id: str) -> str:
         """Return the name of a record's file, dead or alive; empty if there is none."""
@@ -228,11 +231,8 @@ class Table:
         Raises:
             FailedError: the file cannot be read.
         """
-        fd = open_directory(self.directory)
-        try:
+        with self._opened() as fd:
             return read_record(fd, self.directory, name)
-        finally:
-            os.close(fd)
 
     def later(self, ticket: Ticket, wanted: Callable[[str], bool]) -> Iterator[Ticket]:
         """Yield the live tickets after another, in their order; damaged ones are left out.
@@ -241,8 +241,7 @@ class Table:
             ticket: the other one.
             wanted: function of an id that returns whether that ticket is to be read at all.
         """
-        fd = open_directory(self.directory)
-        try:
+        with self._opened() as fd:
             for place, _, name in _in_order(fd, filter(ticket_number, self.names(fd))):
                 if place > ticket.place and wanted(id_in(name)):
                     with suppress(FailedError):
@@ -250,8 +249,6 @@ class Table:
                         record = self.live_record(found) if found else None
                         if isinstance(record, Ticket):
                             yield record
-        finally:
-            os.close(fd)
 
     def failed(self, what: str, problem: OSError) -> FailedError:
         """Return an error for the user about a failed system call in this directory."""
