@@ -190,6 +190,7 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
         grant: its GPUs.
         job: the process that it names as the job.
     """
+    container = launch.container
     return Lease(
         id=lease_id,
         user_id=os.geteuid(),
@@ -204,12 +205,13 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
         started_at=now(),
         ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
         boot_id=boot_id(),
-        engine=launch.container.engine_id if launch.container else None,
-        container=launch.container.container_id if launch.container else None,
+        engine=container.engine_id if container else None,
+        container=container.container_id if container else None,
         clock_s=seconds_since_boot(),
         time_limit_s=launch.time_limit_s,
         ends_within_s=launch.request.ends_within_s,
-        ends_with_launcher=_ends_with_launcher(launch),
+        # In CI a container has to end with its launcher, unless it was detached.
+        ends_with_launcher=bool(container and container.attached and is_cancelled_by_kill()),
         engine_job=_engine_job_of(launch, grant),
         watches_use=launch.idle_after_s is not None and launch.machine.key is None,
     )
@@ -221,12 +223,6 @@ def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
     if job is None or grant.own is None:
         return job and replace(job, group=())
     return replace(job, group=tuple(gpu.uuid for gpu in replace(grant, own=None).gpus))
-
-
-def _ends_with_launcher(launch: Launch) -> bool:
-    """Return whether a container has to end with its launcher: in CI, unless it was detached."""
-    container = launch.container
-    return container is not None and container.attached and is_cancelled_by_kill()
 
 
 def ticket_of(launch: Launch, ticket_id: str, number: int) -> Ticket:

@@ -49,7 +49,7 @@ def is_running(launch: PastLaunch) -> bool:
     fd = open_launcher(launch)
     if fd is None:
         return False
-    ended = select.select([fd], [], [], 0)[0]  # a zombie has ended, if its parent never asks
+    ended = _has_ended(fd, 0.0)  # a zombie has ended, if its parent never asks
     os.close(fd)
     return not ended
 
@@ -107,9 +107,7 @@ def unknown_end(launch: PastLaunch, name: str) -> FailedError:
 def _wait_for(process: int | None) -> None:
     """Sleep until the process of a descriptor has ended, and close it."""
     if process is not None:
-        poll = select.poll()  # select takes no descriptor from 1024 on
-        poll.register(process, select.POLLIN)
-        poll.poll()
+        _has_ended(process, None)
         os.close(process)
 
 
@@ -217,11 +215,11 @@ def follow(
             return
 
 
-def _has_ended(process: int, within_s: float) -> bool:
-    """Sleep until a process has ended, or the time is over; return whether it has."""
+def _has_ended(process: int, within_s: float | None) -> bool:
+    """Sleep until a process has ended, or the time, if any, is over; return whether it has."""
     poll = select.poll()  # select takes no descriptor from 1024 on
     poll.register(process, select.POLLIN)
-    return bool(poll.poll(within_s * 1000))
+    return bool(poll.poll(within_s and within_s * 1000))
 
 
 def connect(path: str) -> socket.socket | None:

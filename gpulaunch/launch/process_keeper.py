@@ -146,7 +146,7 @@ class ProcessKeeper(Keeper):
         if status is None and self._has_outlived_term():
             grace = format_duration(self.launch.grace_s)
             self.table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
-            return self._end(0.0)
+            return self.end(0.0)
         return status
 
     def _has_outlived_term(self) -> bool:
@@ -163,12 +163,8 @@ class ProcessKeeper(Keeper):
         """Return the live processes that this one had as descendants before it forked the job."""
         return {process.pid for process in self._earlier if state_of(process)}
 
-    def end(self) -> int:
-        """End the job: TERM, and KILL after the grace. Return its wait status."""
-        return self._end(self.launch.grace_s)
-
-    def _end(self, grace_s: float) -> int:
-        """End the job as end() does, with another grace, in seconds."""
+    def end(self, grace_s: float) -> int:
+        """End the job: TERM, and KILL after the grace, in seconds. Return its wait status."""
         self._over_limit = True
         return self._job.end(grace_s)
 

@@ -4,6 +4,8 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visible
@@ -54,7 +56,7 @@ def parse_rank_map(text: str, path: str) -> tuple[MappedRank, ...]:
     """
     try:
         ranks = json.loads(text)["ranks"]
-        rows = sorted((_parse_row(row, at) for at, row in enumerate(ranks)), key=_number_of)
+        rows = sorted(map(_parse_row, count(), ranks), key=attrgetter("rank"))
     except FieldError as problem:
         row = f"{problem.path[0]}: " if len(problem.path) > 1 else ""
         raise UsageError(f"{path}: {row}{problem.message}") from None
@@ -64,15 +66,11 @@ def parse_rank_map(text: str, path: str) -> tuple[MappedRank, ...]:
     return tuple(rows)
 
 
-def _parse_row(row: dict[str, Any], at: int) -> MappedRank:
+def _parse_row(at: int, row: dict[str, Any]) -> MappedRank:
     """Return one row; keys that are unknown here are ignored."""
     known = {key: row[key] for key in _ROW if row.get(key) is not None}
     checked(known, _ROW, required=("rank", "node", "gpu"), where=(f"row {at}",))
     return MappedRank(known["rank"], known["node"], known.get("core"), known["gpu"])
-
-
-def _number_of(row: MappedRank) -> int:
-    return row.rank
 
 
 def _check_twice(rows: Sequence[MappedRank], path: str) -> None:
@@ -134,8 +132,8 @@ def _check_only_one(job: EngineJob, constraints: Sequence[Constraint], topology:
 def read_engine(options: Options, topology: Topology, within: Lease | None) -> EngineTerms | None:
     """Return what the engines around this process say of a launch; None outside of any.
 
-    All that was granted becomes the default number of GPUs. Inside a lease of the same job the
-    launch is an ordinary one, of the GPUs of that lease.
+    All that was granted becomes the default number of GPUs, but not in a batch. Inside a lease of
+    the same job the launch is an ordinary one, of the GPUs of that lease.
 
     Args:
         options: options of the launch, which get that default.
@@ -162,8 +160,8 @@ def read_engine(options: Options, topology: Topology, within: Lease | None) -> E
         raise UsageError(f"{origin} gives each rank a GPU of its own, without --share")
     if options.share:  # then several ranks may have one GPU
         job = replace(job, ranks=1)
-    elif place.grant is not None and options.gpus is None:
-        _grant_is_default(options, place)
+    elif place.grant is not None and options.gpus is None and BATCH_VARIABLE not in os.environ:
+        options.set_default("gpus", "all", f"what {place.title} granted")
     terms = EngineTerms(
         job,
         tuple(constraints),
@@ -172,12 +170,6 @@ def read_engine(options: Options, topology: Topology, within: Lease | None) -> E
         ranks=job.ranks if job.is_divided else 1,
     )
     return _with_rank_map(terms, place, mapped, options, topology) if mapped else terms
-
-
-def _grant_is_default(options: Options, place: EnginePlace) -> None:
-    """Let a launch have all that was granted, unless it is one of a batch."""
-    if BATCH_VARIABLE not in os.environ:
-        options.set_default("gpus", "all", f"what {place.title} granted")
 
 
 def _job_of(place: EnginePlace) -> EngineJob:

@@ -25,28 +25,18 @@ from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 
-def request_of(
+def _request_of(
     options: Options,
     profile: Profile,
-    topology: Topology,
-    visible: str | None,
+    around: Surroundings,
     name: str | None,
     graph: Pattern | None,
-    ranks: int = 1,
 ) -> requests.Request:
-    """Return the complete request for GPUs of the job's own.
+    """Return the request for GPUs of the job's own; see read_request.
 
-    Args:
-        visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
-            the choice, or None.
-        name: name that the user gave the job, or None.
-        graph: pattern that replaces that of options and profile, or None.
-        ranks: number of launches like this one, one for each rank, that divide the GPUs. The
-            request is for all, and the options say what each gets.
-
-    Raises:
-        UsageError: the request can never be granted.
+    If ranks divide the GPUs, the options say what each of them gets, and it is for all.
     """
+    topology, ranks = around.machine.topology, around.engine.ranks if around.engine else 1
     options = options.with_profile(
         gpus=profile.gpus if ranks == 1 else None,
         bandwidth_sensitive=profile.communication.bandwidth_sensitive,
@@ -78,6 +68,9 @@ def request_of(
     if pattern.ranks and count is not None:
         pattern.edges(count)  # raises if the pattern is of another number of GPUs
     policy = options.policy or DEFAULT_POLICY
+    limit_s = options.time_limit
+    by_utility = POLICIES[policy].goes_by_utility
+    weights = options.utility_weights  # read, and so checked, whatever the policy
     required = None
     if options.require:
         required = requests.admit_only(topology, options.require, options.origin("require"))
@@ -88,16 +81,21 @@ def request_of(
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
         bandwidth_model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
-        constraints=tuple(_read_constraints(options, profile, topology, visible)),
+        constraints=tuple(_read_constraints(options, profile, topology, around.visible)),
         required=required,
         nvlink=count != 1 and options.nvlink,
         least_gb_per_s=(count != 1 and options.min_bandwidth) or 0.0,
         one_numa_node=options.numa == "strict",
-        **_read_utility(options, profile, policy),
+        least_utility=(by_utility and options.min_utility) or 0.0,
+        weights=(by_utility and weights) or Weights(),
+        slowdowns=slowdowns_both_ways(profile) if by_utility and profile.name else {},
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
         least_gpus=least,
+        # What the job leaves is ended after it, and each may have to be killed.
+        ends_within_s=None if limit_s is None else limit_s + 2 * (options.grace + KILL_S),
+        in_order=options.queue == "fifo",
     )
     requests.check_request(request, topology)
     return request
@@ -110,19 +108,6 @@ def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) 
         measured = None
     name = profile.communication.pattern
     return options.with_profile(pattern=PATTERNS[name] if name else measured).pattern
-
-
-def _read_utility(options: Options, profile: Profile, policy: str) -> dict[str, Any]:
-    """Return what a policy that goes by utility asks besides, by the fields of the request."""
-    weights = options.utility_weights  # read, and so checked, whatever the policy
-    if not POLICIES[policy].goes_by_utility:
-        return {}
-
-    return {
-        "least_utility": options.min_utility or 0.0,
-        "weights": weights or Weights(),
-        "slowdowns": slowdowns_both_ways(profile) if profile.name else {},
-    }
 
 
 def _read_constraints(
@@ -259,18 +244,9 @@ def read_request(
         name: name that the user gave the job, or None.
         pattern: pattern that replaces that of the options, if a program passes a graph.
     """
-    ranks = around.engine.ranks if around.engine else 1
-    request = request_of(
-        options, profile, around.machine.topology, around.visible, name, pattern, ranks
-    )
+    request = _request_of(options, profile, around, name, pattern)
     if around.engine:
         request = around.engine.applied_to(request, around.machine.topology)
-    if options.time_limit is not None:
-        # What the job leaves is ended after it, and each may have to be killed.
-        within_s = options.time_limit + 2 * (options.grace + KILL_S)
-        request = replace(request, ends_within_s=within_s)
-    if options.queue == "fifo":
-        request = replace(request, in_order=True)
     options = options.with_profile(share=profile.sharing.share)
     if _has_to_share(options, around, warn):
         request = _with_sharing(request, options, profile, around, command, warn)

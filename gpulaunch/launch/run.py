@@ -25,7 +25,7 @@ def run(launch: Launch, events: Events) -> int:
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
-            status = keeper.end()
+            status = keeper.end(launch.grace_s)
         events.over(status)
         watch.tell(status)
     finally:  # also if a listener or the job's start fails
