@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from gpulaunch.launch.launch import Keeper, Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.table import Table, release
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion, is_companion
@@ -49,11 +49,31 @@ if TYPE_CHECKING:  # few launches share
     from gpulaunch.sharing.membership import Membership
 
 
+_LOOK_EVERY_S = 60.0
+"""Time between two looks for what left-over processes have started meanwhile."""
+
+_NO_REASON_TO_GO = (OSError, FailedError, MemoryError)  # no descriptors left, for one
+_ASK_S = 30.0
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# "" on the path is the current directory, where a json.py of the user may lie.
+_ASK = (
+    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
+    "from gpulaunch.machine.find import find_machine; "
+    "used = {use.uuid for use in find_machine(None, lambda _: None).outside}; "
+    "print(not used.isdisjoint(sys.argv[2:]))"
+)
+
+
 class ProcessKeeper(Keeper):
     """Keeps a lease for a job that is a child of this process, forked here and started later.
 
     The job inherits the lock of the record; see Keeper for the arguments. A share without a pipe
     directory is that of a described machine, which has no MPS.
+
+    What the job leaves running is kept by a companion, a process in a session of its own that
+    sleeps while the launcher lives. If the launcher is killed it takes over by itself: what the job
+    has started may have closed the record, as Python's subprocess does, and would lose its GPUs
+    with the job's main process. It ends what is there at the lease's time limit.
     """
 
     def __init__(
@@ -67,7 +87,14 @@ class ProcessKeeper(Keeper):
 
             self._membership = membership.Membership(table, record, share)
         self._before_signal = self._take_off_mps if by_mps else None
-        self._companion: LeaseCompanion | None = None
+        self._companion: Companion | None = None
+        self._ends = launch.leftovers == "end"
+        self._guards = self._ends and is_cancelled_by_kill()  # then the job ends with the launcher
+        # Outside this session, such as an empty tmux, what does not use the GPUs keeps no lease,
+        # where that can be told.
+        self._session = os.getsid(0)
+        self._idle_s = None if launch.machine.key else launch.leftover_timeout_s
+        self._idle_since_s: float | None = None
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
         # A shell that execs this program, as `sh -c 'server & gpulaunch -- true'` does, leaves its
@@ -93,15 +120,10 @@ class ProcessKeeper(Keeper):
         if self._membership:
             self._membership.dismiss()
 
-    @property
-    def _ends_left_overs(self) -> bool:
-        """Whether what the job leaves is ended in any case."""
-        return self.launch.leftovers == "end" or self._companion is None
-
     def start(self) -> None:
         """Start the job on the GPUs of its lease, as they were granted."""
         lease, gpus = self.lease, self.grant.gpus
-        self._companion = LeaseCompanion(self, self._before_signal)
+        self._companion = Companion(self._act, self.record.fd)
         environment = job_environment(
             visible_gpus(self.launch, self.grant),
             driver=self.launch.machine.topology.driver,
@@ -193,13 +215,14 @@ class ProcessKeeper(Keeper):
 
     def _release(self) -> bool:
         """Release the lease if nothing keeps it; return whether it has been released."""
-        ends = self._ends_left_overs or self._is_asked_to_end()  # before the waits below
+        # Before the waits below. Without a companion nobody would look after what goes on.
+        ends = self._ends or self._companion is None or self._is_asked_to_end()
         left = self._left_overs()
         if left:
             wait_for_all(left, SETTLE_S)  # they may be about to end
             left = self._left_overs()
         if left and ends:
-            if self.launch.leftovers == "end":
+            if self._ends:
                 self.table.warn(f"the job has ended, and {_named(left)} with it")
             survivors = self._end_left_overs()
             left = self._left_overs()
@@ -210,7 +233,7 @@ class ProcessKeeper(Keeper):
         if not left:
             super().release()
             if self._companion:
-                self._companion.dismiss()
+                self._companion.tell(DISMISSED)
             return True
         self._keep(left)
         self.record.close()
@@ -220,7 +243,9 @@ class ProcessKeeper(Keeper):
         """Leave the lease to what the job left running, and say so."""
         if not self._companion:
             return
-        self._companion.keep(left)
+        word = json.dumps([as_list(identify(pid)) for pid in left]).encode()
+        if not self._companion.tell(word):  # it has been killed meanwhile
+            Companion(self._act, self.record.fd).tell(word)
         lease = self.lease
         names = {gpu.uuid: gpu.name for gpu in self.launch.machine.topology.gpus}
         gpus = ",".join(names.get(uuid, uuid) for uuid in lease.uuids)
@@ -259,105 +284,35 @@ class ProcessKeeper(Keeper):
 
         def find() -> set[int]:
             found = self._left_overs()
-            if self.launch.leftovers == "end":
+            if self._ends:
                 return found
             return find_at_work(self.launch.machine, self.lease.uuids, found)
 
         return end_all(find, self.launch.grace_s, self._job.ignored, self._before_signal)
 
-
-def _named(pids: set[int]) -> str:
-    """Return processes as text for a message: how many, and the first with its command."""
-    first = min(pids)
-    command = command_text(first)
-    if len(pids) == 1:
-        return f"pid {first} ({command})"
-    return f"{len(pids)} of its processes, the first of them pid {first} ({command}),"
-
-
-_LOOK_EVERY_S = 60.0
-"""Time between two looks for what left-over processes have started meanwhile."""
-
-_NO_REASON_TO_GO = (OSError, FailedError, MemoryError)  # no descriptors left, for one
-_ASK_S = 30.0
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# "" on the path is the current directory, where a json.py of the user may lie.
-_ASK = (
-    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
-    "from gpulaunch.machine.find import find_machine; "
-    "used = {use.uuid for use in find_machine(None, lambda _: None).outside}; "
-    "print(not used.isdisjoint(sys.argv[2:]))"
-)
-
-
-def without_mps(pids: set[int]) -> set[int]:
-    """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
-    if not pids:
-        return pids
-    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything
-
-    return {pid for pid in pids if not serves_a_group(pid)}
-
-
-class LeaseCompanion:
-    """A process that keeps a lease for what its job left running.
-
-    It has a session of its own and sleeps while the launcher lives. If the launcher is killed it
-    takes over by itself: what the job has started may have closed the record, as Python's
-    subprocess does, and would lose its GPUs with the job's main process. It ends what is there at
-    the lease's time limit.
-
-    Args:
-        keeper: who keeps the lease; its launch says what becomes of what the job leaves.
-        before_signal: called with processes before they get TERM or KILL.
-    """
-
-    def __init__(
-        self,
-        keeper: Keeper,
-        before_signal: Callable[[set[int], int], object] | None = None,
-    ) -> None:
-        launch = keeper.launch
-        # Outside this session, such as an empty tmux, what does not use the GPUs keeps no lease,
-        # where that can be told.
-        self._idle_s = None if launch.machine.key else launch.leftover_timeout_s
-        self._session = os.getsid(0)
-        self._idle_since_s: float | None = None
-        self._table, self._record, self._lease = keeper.table, keeper.record, keeper.lease
-        self._ends = launch.leftovers == "end"
-        self._guards = self._ends and is_cancelled_by_kill()  # then the job ends with the launcher
-        self._grace_s, self._before_signal = launch.grace_s, before_signal
-        self._companion = Companion(self._act, self._record.fd)
-
-    def dismiss(self) -> None:
-        """End the process: the lease is over."""
-        self._companion.tell(DISMISSED)
-
-    def keep(self, pids: Iterable[int]) -> None:
-        """Let it keep the lease until these processes, and what they start, have ended.
-
-        If it has been killed meanwhile, another one is started for it.
-        """
-        word = json.dumps([as_list(identify(pid)) for pid in pids]).encode()
-        if not self._companion.tell(word):
-            Companion(self._act, self._record.fd).tell(word)
+    # ------------------------------------------------------------------ in the companion's process
 
     def _act(self, word: bytes) -> None:
+        """Keep the lease for the processes in the word; without one the launcher was killed."""
         if word == DISMISSED:
             return
-        known = [Process(*one) for one in json.loads(word)] if word else [self._lease.job]
+        known = [Process(*one) for one in json.loads(word)] if word else [self.lease.job]
         if not word and not self._guards:
             self._outlive_job(known)
         with suppress(OSError):  # since when it is kept, for `status`; nothing depends on it
-            os.utime(self._record.fd)
+            os.utime(self.record.fd)
         if not word and self._ends:
             with suppress(*_NO_REASON_TO_GO):
                 if not self._guards:
                     wait_for_all(self._find(known), SETTLE_S)
-                end_all(lambda: self._find(known), self._grace_s, before_signal=self._before_signal)
+                end_all(
+                    lambda: self._find(known),
+                    self.launch.grace_s,
+                    before_signal=self._before_signal,
+                )
         while self._is_kept_by(known):
             pass
-        release(self._table, self._record, self._lease)
+        super().release()
 
     def _outlive_job(self, known: list[Process]) -> None:
         """Wait for the end of a job whose launcher was killed.
@@ -365,11 +320,11 @@ class LeaseCompanion:
         Args:
             known: as for _is_kept_by.
         """
-        while state_of(self._lease.job):
+        while state_of(self.lease.job):
             try:
                 self._look(known)
                 self._end_if_overdue(known)
-                wait_for_one([self._lease.job.pid], self._pause_s())
+                wait_for_one([self.lease.job.pid], self._pause_s())
             except _NO_REASON_TO_GO:
                 time.sleep(1.0)
 
@@ -391,15 +346,15 @@ class LeaseCompanion:
         except _NO_REASON_TO_GO:
             time.sleep(1.0)
             # Without its record, as if the whole directory was removed, there is nothing to keep.
-            return not self._record.is_removed
+            return not self.record.is_removed
         return bool(found)
 
     def _left_s(self) -> float:
         """Return the seconds left until the lease's time limit; infinity without one."""
-        limit_s = self._lease.time_limit_s
+        limit_s = self.lease.time_limit_s
         if limit_s is None:
             return float("inf")
-        return self._lease.clock_s + limit_s - seconds_since_boot()
+        return self.lease.clock_s + limit_s - seconds_since_boot()
 
     def _pause_s(self) -> float:
         left_s = self._left_s()
@@ -407,7 +362,9 @@ class LeaseCompanion:
 
     def _end_if_overdue(self, known: Collection[Process]) -> None:
         if self._left_s() <= 0:
-            end_all(lambda: self._find(known), self._grace_s, before_signal=self._before_signal)
+            end_all(
+                lambda: self._find(known), self.launch.grace_s, before_signal=self._before_signal
+            )
 
     def _are_idle(self, found: set[int], idle_s: float) -> bool:
         """Return whether none of the processes keeps the lease any more; they go on unharmed.
@@ -432,7 +389,7 @@ class LeaseCompanion:
         """
         import subprocess  # late: few jobs leave anything
 
-        asking = [sys.executable, "-c", _ASK, _PACKAGE, *self._lease.uuids]
+        asking = [sys.executable, "-c", _ASK, _PACKAGE, *self.lease.uuids]
         try:
             done = subprocess.run(asking, capture_output=True, check=True, timeout=_ASK_S)  # noqa: S603
             return done.stdout.strip() != b"False"
@@ -447,5 +404,23 @@ class LeaseCompanion:
 
     def _find(self, known: Collection[Process]) -> set[int]:
         alive = {process.pid for process in known if state_of(process)}
-        found = members(self._record.fd, self._lease.id, alive)
-        return without_mps(found - nested_processes(self._table, self._lease.id))
+        found = members(self.record.fd, self.lease.id, alive)
+        return without_mps(found - nested_processes(self.table, self.lease.id))
+
+
+def _named(pids: set[int]) -> str:
+    """Return processes as text for a message: how many, and the first with its command."""
+    first = min(pids)
+    command = command_text(first)
+    if len(pids) == 1:
+        return f"pid {first} ({command})"
+    return f"{len(pids)} of its processes, the first of them pid {first} ({command}),"
+
+
+def without_mps(pids: set[int]) -> set[int]:
+    """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
+    if not pids:
+        return pids
+    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything
+
+    return {pid for pid in pids if not serves_a_group(pid)}
