@@ -6,7 +6,7 @@ the launch that records it to the process that asked for it, or into the file of
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from math import fsum
+from math import fsum, inf
 from typing import Any
 
 from gpulaunch.records import Record, as_dict, field_names, replace
@@ -21,7 +21,7 @@ TAKEN = 0.05
 choice.
 """
 
-RESERVATION_STEADY_PERCENTAGE = 95.0
+STEADY_PERCENTAGE = 95.0
 """Least part of the time, from the allocation to the job's end, that memory is at its maximum in
 a framework's reservation. Our choice.
 """
@@ -87,7 +87,7 @@ class Reading(Record):
 
 
 class _MemoryMeter:
-    """The maximum of device memory, and how long it was at the maximum."""
+    """The most device memory in use, and how long it was as much."""
 
     def __init__(self, before_bytes: int) -> None:
         self._before_bytes = before_bytes
@@ -128,9 +128,6 @@ class Usage:
 
     Args:
         first: the reading before the job begins; memory in use then is not the job's.
-
-    Attributes:
-        samples: number of readings after the first.
     """
 
     def __init__(self, first: Reading) -> None:
@@ -184,8 +181,7 @@ class PeerTraffic(Record):
 
     Attributes:
         peer: index of the other GPU.
-        sent: bytes sent; None if they were not counted.
-        received: bytes received; None if they were not counted.
+        sent: None, as received, if they were not counted.
     """
 
     peer: int
@@ -198,7 +194,6 @@ class GpuRun(Record):
 
     Attributes:
         gpu: index of the GPU.
-        uuid: UUID of the GPU.
         model: product name.
         memory_bytes: size of its memory.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
@@ -251,7 +246,6 @@ class Run(Record):
     """One run of a job.
 
     Attributes:
-        command: argv.
         exit_status: exit status as a shell shows it, 0-255.
         duration_s: seconds from its start to its end.
         gpus: its GPUs, by rank.
@@ -294,12 +288,13 @@ def figures_of(run: Run) -> dict[str, float]:
     memory = max((gpu.figures.get("memory_bytes", 0) for gpu in run.gpus), default=0)
     if memory:  # rounded up: a job that shares a GPU must not be short of memory
         found["memory_mib"] = -int(-memory // (1 << 20))
+    sm, bandwidth = "time_active_percentage", "memory_active_percentage"
+    if run.has_gpm:
+        sm, bandwidth = "sm_percentage", "dram_percentage"
     names = {
-        "sm_utilization_percentage": "sm_percentage" if run.has_gpm else "time_active_percentage",
+        "sm_utilization_percentage": sm,
         "sm_occupancy_percentage": "occupancy_percentage",
-        "memory_bandwidth_utilization_percentage": (
-            "dram_percentage" if run.has_gpm else "memory_active_percentage"
-        ),
+        "memory_bandwidth_utilization_percentage": bandwidth,
         "time_active_percentage": "time_active_percentage",
         "power_w": "power_w",
         "energy_j": "energy_j",
@@ -321,13 +316,12 @@ def is_reservation(run: Run) -> bool:
         the card. JAX: docs, GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
     """
     for gpu in run.gpus:
-        most = gpu.figures.get("memory_bytes", 0)
-        steady = gpu.figures.get("memory_steady_percentage", 0.0)
-        if most and gpu.memory_bytes and steady >= RESERVATION_STEADY_PERCENTAGE:
-            share = 100 * most / gpu.memory_bytes
-            is_usual = abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN
-            if is_usual or share >= RESERVED_FROM_PERCENTAGE:
-                return True
+        is_steady = gpu.figures.get("memory_steady_percentage", 0.0) >= STEADY_PERCENTAGE
+        # Of some GPUs the driver does not tell how much memory they have.
+        share = 100 * gpu.figures.get("memory_bytes", 0) / (gpu.memory_bytes or inf)
+        is_usual = abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN
+        if is_steady and (is_usual or share >= RESERVED_FROM_PERCENTAGE):
+            return True
     return False
 
 
