@@ -19,10 +19,12 @@ from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError, pipe_directory_of
-from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S, is_of_a_group, make_own
+from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError
+from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S
 
 _LOCK_MARGIN_S = 30.0
+_SOCKET_BYTES = 107  # of sockaddr_un, less the end
+_LONGEST_NAME = "/12345678/control_privileged"
 
 KEPT_S = 600.0
 """Time for which a note of a server that hung counts.
@@ -89,9 +91,7 @@ class ShareGroup:
         Raises:
             MpsError: the daemon cannot be made ready.
         """
-        problem = make_own(self._base)
-        if problem:
-            raise MpsError(problem)
+        _make_own(self._base)
         patience_s = self._patience_s + _LOCK_MARGIN_S
         with slow_lock(self._lock_path, patience_s) as got:
             if not got:
@@ -206,6 +206,21 @@ class ShareGroup:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def _make_own(directory: str) -> None:
+    """Make a directory that is this user's alone, short enough for the paths of sockets in it."""
+    room = _SOCKET_BYTES - len(_LONGEST_NAME)
+    count = len(os.fsencode(directory))
+    if count > room:
+        raise MpsError(f"{directory}: the path has {count} bytes: a socket has room for {room}")
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+    except OSError as problem:
+        raise MpsError(f"{directory}: {os.strerror(problem.errno or 0).lower()}") from None
+    if not is_own(directory):
+        raise MpsError(f"{directory} is not this user's alone")
+
+
 def sweep(base: str, table: Table) -> bool:
     """End daemons of this table that nobody uses, because all that looked after them were killed.
 
@@ -231,15 +246,6 @@ def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
     """
     key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()
     return os.path.join(base, f"{crc32(key):08x}")
-
-
-def serves_a_group(pid: int) -> bool:
-    """Return whether a process is the MPS daemon or server of a share group.
-
-    It belongs to all of its jobs, and to none.
-    """
-    directory = pipe_directory_of(pid)
-    return directory is not None and is_of_a_group(directory)
 
 
 def leave_group(table: Table, lease: Lease) -> None:

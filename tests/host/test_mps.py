@@ -217,34 +217,23 @@ def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
     await_gone(launcher, fake_mps)
 
 
-def test_the_pace_of_a_resident(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
-    """As soon as a newcomer is there, status shows a resident's pace beside it.
-
-    The resident's terminal says so, and by whom.
-    """
+def test_the_pace_of_a_resident(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """As soon as a newcomer is there, status shows a resident's pace beside it."""
     options = ("--share", "-o", "objective=energy", "-o", "utilization=45,5", "--memory", "1GiB")
 
     def paces() -> dict[str, float]:
         leases = json.loads(launcher.run("status", "--json").stdout)["leases"]
         return {lease["name"]: lease["pace"] for lease in leases}
 
-    heard = tmp_path / "heard"
-    with (
-        heard.open("w") as stderr,
-        client(launcher, *options, "--name", "first", stderr=stderr) as first,
-    ):
+    with client(launcher, *options, "--name", "first") as first:
         alone = paces()["first"]
         with client(launcher, *options, "--name", "second") as second:
             assert gpu_of(first) == gpu_of(second)
             both = paces()
             assert both["first"] == pytest.approx(both["second"], abs=0.02)
             assert both["first"] < 0.95 * alone
-            until(heard.read_text)
         assert paces() == {"first": alone}
-        first.process.communicate("\n")
-    said = "second shares the GPU now: this job is predicted to run at {} of its speed alone"
-    want = f"gpulaunch: warning: {said.format(round(both['first'], 2))}, "
-    assert heard.read_text() == f"{want}{alone:.2f} was predicted at its start\n"
+        assert first.end() == (0, "")
     await_gone(launcher, fake_mps)
 
 
