@@ -38,7 +38,6 @@ class ShareGroup:
 
     Args:
         uuids: UUIDs of the GPUs, ascending.
-        directory: the pipe directory of its daemon.
         patience_s: the longest wait for the MPS server.
 
     Attributes:

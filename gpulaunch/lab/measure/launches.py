@@ -60,7 +60,6 @@ class MeasuredJob(Record):
         slice_s: with `progress`, seconds to run on after the first such line.
         grace_s: seconds between TERM and KILL.
         runs: number of runs, 1 or more; of a comparison, for each of what is compared.
-        tell: called with each line of progress.
     """
 
     options: tuple[str, ...]
@@ -338,11 +337,7 @@ class Other(Record):
 
 
 class Background:
-    """A program that runs again and again in a session of its own, under a lease of its own.
-
-    Args:
-        grace_s: seconds between TERM and KILL.
-    """
+    """A program that runs again and again in a session of its own, under a lease of its own."""
 
     def __init__(self, other: Other, options: Sequence[str], grace_s: float) -> None:
         self._other, self._options, self._grace_s = other, options, grace_s

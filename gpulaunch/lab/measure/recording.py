@@ -57,7 +57,6 @@ class Recorder(Events):
     """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
-        launch: the launch to record.
         path: where to write the run as JSON; None for nowhere.
 
     Raises:
@@ -196,7 +195,6 @@ class Company:
         """Return the others, if they were always the same, for half of the time at least.
 
         Args:
-            share: the job's.
             now_s: the monotonic clock; the others may have ended just before the job.
         """
         self._count_until(now_s)

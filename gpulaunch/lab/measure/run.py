@@ -65,8 +65,6 @@ class Reading(Record):
         occupancy_percentage: warps resident of those that would fit, since the reading before,
             0-100 (GPM).
         dram_percentage: DRAM bandwidth in use since the reading before, 0-100 (GPM).
-        memory_bytes: device memory in use now.
-        power_w: power drawn now.
         energy_j: counter of the energy used.
     """
 
@@ -198,7 +196,6 @@ class GpuRun(Record):
         memory_bytes: size of its memory.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
             Usage.figures.
-        samples: number of readings while the job ran.
         traffic: what went over its NVLinks, by the GPU at their other end.
         hides_peers: whether an NVLink ends at an NVSwitch or at something unknown, so that its
             traffic with other GPUs does not show.

@@ -32,7 +32,6 @@ def communication_of(run: Run, source: str) -> tuple[dict[str, Any], tuple[str, 
 
     Args:
         run: a run on any number of GPUs; on one there is no communication.
-        source: the beginning of the section's source.
     """
     if len(run.gpus) < 2:
         return {}, ()
