@@ -199,19 +199,19 @@ class Search(Record):
             return None
         return tuple(cap for _, cap in sorted(zip(self.names, moved, strict=True)))
 
-    def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]] | None:
+    def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return name and cap of the jobs of the set that are not there yet.
 
         Args:
             held: name and cap of each job that is there.
 
         Returns:
-            None if a job is there that is not of the set, or has another cap.
+            Nothing, too, if a job is there that is not of the set, or has another cap.
         """
         left = list(zip(self.names, caps, strict=True))
         for job in held:
             if job not in left:
-                return None
+                return []
             left.remove(job)
         return left
 

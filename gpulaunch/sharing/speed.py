@@ -30,18 +30,14 @@ _MIB = 1 << 20
 
 
 class Capacity(Record):
-    """The figures of one GPU that sharing is decided by.
+    """The figures of one GPU that sharing is decided by; None for those that are unknown.
 
     Attributes:
         most_clients: number of clients that MPS takes on it at once.
-        sm_count: streaming multiprocessors; None if unknown.
-        power_limit_w: power limit of the card; None if unknown.
         giga_instructions_per_s: warp instructions that all SMs issue without stalls, 1e9 a second:
-            #SMs x IPC_max x frequency of cd-search-ics18 Eq. 1; None if unknown.
-        llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if
-            unknown.
-        dram_gb_per_s: bandwidth of device memory; None if unknown.
-        sms_fill_memory: share of the SMs that can use all of that; None if unknown.
+            #SMs x IPC_max x frequency of cd-search-ics18 Eq. 1.
+        llc_gb_per_s: bandwidth of the last-level cache and of the network before it.
+        sms_fill_memory: share of the SMs that can use all of the memory's bandwidth.
     """
 
     memory_bytes: int

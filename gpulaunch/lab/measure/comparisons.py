@@ -60,7 +60,7 @@ SYNTHETIC = "synthetic"
 
 def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[Gpu, ...]]:
     """Decide about a launch without taking a lease; return the grant and its GPUs by rank."""
-    refuse_described(one)
+    refuse_described(one.machine)
     decision, _ = preview(one, warn)
     if isinstance(decision, Wait):
         raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
@@ -70,7 +70,6 @@ def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[G
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:
-    """Check, before long work, that jobs can share GPUs."""
     offer = what_can_be_shared(one.machine)
     if isinstance(offer, Unfit):
         raise FailedError(f"no GPU can be shared: {offer.reason}")
