@@ -148,7 +148,9 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
         listeners = []
         if job.progress is not None:
             own += ["-o", "leftovers=end"]  # what the job leaves must not be in the next run
-            listeners = [_OutputCopier(fd, job.progress) for fd in (1, 2) if _is_open(fd)]
+            for fd in (1, 2):
+                with suppress(OSError):  # it is closed
+                    listeners.append(_OutputCopier(fd, job.progress))
         try:
             process = Job(keep=None, tied=is_cancelled_by_kill())
         finally:
@@ -202,13 +204,6 @@ def repeated(
             why = "was stopped"
         job.tell(f"it {why}, so there are no more runs")
     return done
-
-
-def _is_open(fd: int) -> bool:
-    with suppress(OSError):
-        os.fstat(fd)
-        return True
-    return False
 
 
 def _wait_for_slice(job: Job, listeners: "Sequence[_OutputCopier]", slice_s: float) -> int | None:

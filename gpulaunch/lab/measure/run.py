@@ -84,33 +84,6 @@ class Reading(Record):
         return all(value is None for name, value in as_dict(self).items() if name != "at_s")
 
 
-class _MemoryMeter:
-    """The most device memory in use, and how long it was as much."""
-
-    def __init__(self, before_bytes: int) -> None:
-        self._before_bytes = before_bytes
-        self._taken_s = self._steady_s = 0.0
-        self.most: int | None = None
-
-    def add(self, used_bytes: int | None, lasting_s: float) -> None:
-        if used_bytes is None:
-            return
-        own = max(0, used_bytes - self._before_bytes)
-        before = self.most or 0
-        self.most = most = max(before, own)
-        if most > before * (1 + STEADY_BYTES):  # a new maximum: earlier time was not at it
-            self._steady_s = 0.0
-        if most * TAKEN > before:
-            self._taken_s = 0.0
-        if own and own >= most * TAKEN:
-            self._taken_s += lasting_s
-            self._steady_s += lasting_s * (own >= most * (1 - STEADY_BYTES))
-
-    @property
-    def steady_percentage(self) -> float | None:
-        return 100 * self._steady_s / self._taken_s if self._taken_s else None
-
-
 _LEVELS = (
     "time_active_percentage",
     "memory_active_percentage",
@@ -133,7 +106,8 @@ class Usage:
         self._first = self._last = first
         self._sums = dict.fromkeys(_LEVELS, 0.0)
         self._covered_s = dict.fromkeys(_LEVELS, 0.0)
-        self._memory = _MemoryMeter(first.memory_bytes or 0)
+        self._memory_bytes: int | None = None  # the most in use beyond what was before the job
+        self._taken_s = self._steady_s = 0.0  # time with its memory, and with the most of it
         self._counted = first  # the last reading that has the energy
 
     def add(self, reading: Reading) -> None:
@@ -144,11 +118,24 @@ class Usage:
             if value is not None:
                 self._sums[name] += value * lasting_s
                 self._covered_s[name] += lasting_s
-        self._memory.add(reading.memory_bytes, lasting_s)
+        if reading.memory_bytes is not None:
+            self._add_memory(reading.memory_bytes, lasting_s)
         if reading.energy_j is not None:
             self._counted = reading
         self._last = reading
         self.samples += 1
+
+    def _add_memory(self, used_bytes: int, lasting_s: float) -> None:
+        own = max(0, used_bytes - (self._first.memory_bytes or 0))
+        before = self._memory_bytes or 0
+        self._memory_bytes = most = max(before, own)
+        if most > before * (1 + STEADY_BYTES):  # a new maximum: earlier time was not at it
+            self._steady_s = 0.0
+        if most * TAKEN > before:
+            self._taken_s = 0.0
+        if own and own >= most * TAKEN:
+            self._taken_s += lasting_s
+            self._steady_s += lasting_s * (own >= most * (1 - STEADY_BYTES))
 
     def figures(self) -> dict[str, float]:
         """Return the figures of all readings so far, without those that are unknown.
@@ -169,8 +156,9 @@ class Usage:
             found["power_w"] = (after_j - before_j) / counted_s
         if found["power_w"] is not None:
             found["energy_j"] = found["power_w"] * (self._last.at_s - self._first.at_s)
-        found["memory_bytes"] = self._memory.most
-        found["memory_steady_percentage"] = self._memory.steady_percentage
+        found["memory_bytes"] = self._memory_bytes
+        if self._taken_s:
+            found["memory_steady_percentage"] = 100 * self._steady_s / self._taken_s
         return {name: value for name, value in found.items() if value is not None}
 
 
