@@ -241,9 +241,7 @@ def _start_companion(keeper: Keeper) -> GroupCompanion | None:
 
 
 def _leave_group(keeper: Keeper, companion: GroupCompanion) -> None:
-    from gpulaunch.sharing.share_group import group_of  # late: few programs share
+    from gpulaunch.sharing.share_group import leave_group  # late: few programs share
 
-    group = group_of(keeper.table, keeper.lease)
-    if group:
-        group.leave()
+    leave_group(keeper.table, keeper.lease)
     companion.dismiss()

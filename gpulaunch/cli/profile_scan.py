@@ -10,7 +10,6 @@ from gpulaunch.errors import counted, printable
 from gpulaunch.files.document import log_lines, read_text
 from gpulaunch.lab.measure.logs.activity import read_activity
 from gpulaunch.lab.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
-from gpulaunch.lab.measure.logs.nsight import read_ncu
 from gpulaunch.lab.measure.run import rounded
 from gpulaunch.lab.measure.update_profile import check_own, keep
 from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
@@ -29,9 +28,8 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch profile scan",
-        "Read a job's source, NCCL log or profiler's counters, and run nothing.",
-        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE | --activity FILE [--json] "
-        "[-o FILE]",
+        "Read a job's source, NCCL log or sampled activity, and run nothing.",
+        "gpulaunch profile scan PATH | --nccl-log FILE | --activity FILE [--json] [-o FILE]",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -42,7 +40,6 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
-    source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
     source.add_argument(
         "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
     )
@@ -83,8 +80,6 @@ def _read(options: Namespace, profile: str | None) -> Findings:
         return _read_source(options.path)
     if options.nccl_log is not None:
         return _read_nccl_log(options.nccl_log)
-    if options.ncu is not None:
-        return _read_ncu(options.ncu)
     return _read_activity(options.activity, profile)
 
 
@@ -178,18 +173,6 @@ def _communication_section(
         section["bandwidth_sensitive"] = document["sensitive"]
     # A section that says nothing but its source is not worth writing.
     return {"communication": section} if len(section) > 2 else {}
-
-
-def _read_ncu(path: str) -> Findings:
-    name = printable(path)
-    figures = as_dict(read_ncu(read_text(path, _MOST_CSV_BYTES), name))
-    lines, section = [f"{figures['kernels']} kernels"], dict[str, Any]()
-    for key, value in figures.items():
-        if key != "kernels":
-            section[key] = value if isinstance(value, int) else rounded(value)
-            lines.append(f"{key.replace('_', ' ')}: {section[key]:.4g}")
-    section["source"] = f"Nsight Compute, {figures['kernels']} kernels, {name}"
-    return figures, lines, {"counters": section}
 
 
 def _read_activity(path: str, profile: str | None) -> Findings:

@@ -12,8 +12,7 @@ from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.lab.measure.links import (
-    Comparison,
-    compare,
+    Figure,
     measure,
     measured_document,
     model_errors,
@@ -50,22 +49,21 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
         end_by(interruption.number)
         raise
     write_text(file, document_text(measured_document(topology, figures)))
-    comparisons = compare(topology, figures)
     if not as_json:
-        _draw(comparisons)
+        _draw(figures)
         print(f"written to {file}; -o bandwidth_model=measured goes by it")
         return 0
     measured = [
         {
-            "gpus": list(entry.figure.gpus),
-            "links": list(entry.figure.ring),
-            "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
-            "cut_gb_per_s": rounded(entry.cut),
-            "mapa_gb_per_s": rounded(entry.mapa),
+            "gpus": list(entry.gpus),
+            "links": list(entry.ring),
+            "all_reduce_gb_per_s": entry.all_reduce_gb_per_s,
+            "cut_gb_per_s": rounded(entry.cut_gb_per_s),
+            "mapa_gb_per_s": rounded(entry.mapa_gb_per_s),
         }
-        for entry in comparisons
+        for entry in figures
     ]
-    errors = model_errors(comparisons)
+    errors = model_errors(figures)
     document = {"name": topology.name, "measured": measured}
     print_json({**document, "root_mean_square_error_gb_per_s": errors})
     return 0
@@ -89,15 +87,15 @@ def _tell(text: str) -> None:
         say("info", text)
 
 
-def _draw(comparisons: Sequence[Comparison]) -> None:
+def _draw(measured: Sequence[Figure]) -> None:
     """Draw every measured set beside the models' figures, and the models' errors."""
     columns = ("measured", "cut", "Eq. 2")
     table = Grid("GPUs", *columns, "links of its best ring", right=columns)
-    for entry in comparisons:
-        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa)
-        gpus = ",".join(map(str, entry.figure.gpus))
-        table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
-    errors = model_errors(comparisons)
+    for entry in measured:
+        figures = (entry.all_reduce_gb_per_s, entry.cut_gb_per_s, entry.mapa_gb_per_s)
+        gpus = ",".join(map(str, entry.gpus))
+        table.add_row(gpus, *map(figure, figures), ring_text(entry.ring))
+    errors = model_errors(measured)
     difference = f"cut {errors['cut']:.3g}, Eq. 2 as published {errors['mapa']:.3g}"
     line = f"all-reduce bus bandwidth, GB/s; root mean square difference: {difference}"
     draw(Parts(table, Text(line, "dim")), sys.stdout)

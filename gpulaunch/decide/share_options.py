@@ -211,7 +211,7 @@ def _next_step(
     if not any(choices):  # all launches cost somebody too much, and so would each step from there
         return judged(search.most) if is_whole else None
     for caps in filter(None, choices):
-        left = search.left_of(caps, held) or ()
+        left = search.left_of(caps, held)
         cap = next((cap for name, cap in left if name == own.demand.name), None)
         if cap is not None:
             break

@@ -89,17 +89,10 @@ def free(
     with table.locked() as locked:
         locked.sweep(name)
     if isinstance(record, Lease) and record.share:
-        _leave_group(table, record)
+        from gpulaunch.sharing.share_group import leave_group  # late: few leases are shared
+
+        leave_group(table, record)  # its launcher and companions may be long gone
     return record
-
-
-def _leave_group(table: Table, lease: Lease) -> None:
-    """Leave the share group of an ended lease: its launcher and companions may be long gone."""
-    from gpulaunch.sharing.share_group import group_of  # late: few leases are shared
-
-    group = group_of(table, lease)
-    if group:
-        group.leave()
 
 
 def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":

@@ -421,6 +421,6 @@ def without_mps(pids: set[int]) -> set[int]:
     """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
     if not pids:
         return pids
-    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything
+    from gpulaunch.sharing.mps_daemon import serves_a_group  # late: few jobs leave anything
 
     return {pid for pid in pids if not serves_a_group(pid)}

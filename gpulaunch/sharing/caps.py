@@ -68,7 +68,6 @@ def best_caps(
 
     Args:
         demands: demands of the jobs, one or more.
-        objective: what is to be best.
         held: caps that cannot be chosen any more; None for those that can.
 
     Source: cd-search-ics18 4.2 and 7.4.3 start from even shares; right-sizing a lone job is
@@ -123,8 +122,6 @@ class Search(Record):
 
     Attributes:
         names: names of all jobs of the set, ascending; a job may share with its own kind.
-        demands: demand of each.
-        memory_bound: whether each is bound by memory.
         trials: the speed of each, as a share of its speed alone, by the caps of all in % of the
             SMs.
         tried: caps of all launches, also of those of which not all jobs have told their speed.
@@ -202,20 +199,19 @@ class Search(Record):
             return None
         return tuple(cap for _, cap in sorted(zip(self.names, moved, strict=True)))
 
-    def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]] | None:
+    def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return name and cap of the jobs of the set that are not there yet.
 
         Args:
-            caps: caps of the set.
             held: name and cap of each job that is there.
 
         Returns:
-            None if a job is there that is not of the set, or has another cap.
+            Nothing, too, if a job is there that is not of the set, or has another cap.
         """
         left = list(zip(self.names, caps, strict=True))
         for job in held:
             if job not in left:
-                return None
+                return []
             left.remove(job)
         return left
 

@@ -64,12 +64,10 @@ class Verdict(Record):
     """The rule's answer on clients that would share a GPU.
 
     Attributes:
-        compatible: whether they may share it.
         reasons: every bound that is exceeded, with figures; empty if they may.
         decided_by: "sums" of what they use; "curves" or "measured" where a pair's throughput, as
             predicted from both curves or as measured, outweighs sums that are exceeded.
         notes: what is worth knowing and no reason to refuse.
-        sums: what they use together.
         caps: cap of each in % of the SMs, as held or as is best; none if they may not share.
         pace: their predicted speeds at these caps; None if they may not share.
         why: why these caps, in a sentence; None if they may not share.

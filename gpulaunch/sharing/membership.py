@@ -5,9 +5,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from math import inf
 
-from gpulaunch.errors import FailedError, GpulaunchError, NotShareableError, printable
+from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.files.units import format_size
 from gpulaunch.leases.lease import Lease, Share, share_groups
 from gpulaunch.leases.record_file import Draft
@@ -18,9 +17,9 @@ from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace
-from gpulaunch.sharing.mps_daemon import MpsError
+from gpulaunch.sharing.mps_daemon import MpsError, serves_a_group
 from gpulaunch.sharing.mps_directories import MpsPlace
-from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
+from gpulaunch.sharing.share_group import ShareGroup, group_directory
 from gpulaunch.sharing.speed import capacity_by, idle_power, least_of, pace
 
 FIRST_LOOK_S = 1.0
@@ -41,9 +40,6 @@ NEAR = 0.97
 
 The limit is 10 % beyond the peak that was measured, so a job at its peak is at 91 %.
 """
-
-TOLD_AT = 0.05
-"""Part of its promised pace that a job has lost when its user is told. Ours."""
 
 
 def paces(topology: Topology, leases: Sequence[Lease]) -> dict[str, float]:
@@ -88,10 +84,8 @@ def ready_to_share(
     meanwhile is a member of the group.
 
     Args:
-        share: of the GPUs of a group.
         residents: leases that are in the group already.
         mps: where daemons are; None on a described machine, which has none.
-        table: where leases stand.
 
     Raises:
         NotShareableError: the daemon cannot be made ready.
@@ -123,16 +117,11 @@ class Membership:
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
         self._companion = self._group.companion(record.fd)
-        self._table, self._share, self._id = table, share, record.id
-        self._told = share.promised_pace
         self._limit_bytes = share.client.demand.memory_bytes
         self._held_bytes = 0
 
     def dismiss(self) -> None:
-        """Give up a membership whose job was not started.
-
-        The launch that made the group ready looks after it.
-        """
+        """Leave the group to the launch that has made it ready, as the job is not started."""
         self._companion.tell(DISMISSED)
 
     def leave(self) -> None:
@@ -166,8 +155,6 @@ class Membership:
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
             limit_s: the longest wait, or None.
-            machine: the machine that has the GPUs.
-            pids: returns the processes of the job.
 
         Returns:
             The job's wait status; None if it runs longer than the limit.
@@ -182,38 +169,12 @@ class Membership:
                 return status
             if deadline is not None and time.monotonic() >= deadline:
                 return None
-            self._tell_of_pace(machine, warn)
             found = pids()
             known = known or self._is_attached(machine, uuids, found, warn)
             with suppress(FailedError):
                 held_bytes = most_memory(machine, uuids, found)
                 self._held_bytes = max(self._held_bytes, held_bytes)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-    def _tell_of_pace(self, machine: Machine, warn: Callable[[str], None]) -> None:
-        """Tell that others have come beside whom the job is slower than it was promised."""
-        if self._told is None:
-            return
-        try:
-            leases = self._table.peek().of(machine).leases
-            now = paces(machine.topology, leases).get(self._id)
-        except (GpulaunchError, OSError):  # whatever is wrong, the job goes on
-            return
-        members = share_groups(leases).get(self._share.group, [])
-        began_s = next((lease.clock_s for lease in members if lease.id == self._id), inf)
-        # Of those who were there a measured pace may have been promised, which no model has.
-        others = [
-            lease.name or lease.share.client.demand.name
-            for lease in members
-            if lease.share and lease.clock_s > began_s
-        ]
-        if others and now is not None and now < (1 - TOLD_AT) * self._told:
-            self._told = now
-            promised = self._share.promised_pace
-            warn(
-                f"{' and '.join(map(printable, others))} shares the GPU now: this job is predicted "
-                f"to run at {now:.2f} of its speed alone, {promised:.2f} was predicted at its start"
-            )
 
     def _tell_of_limit(self, status: int, warn: Callable[[str], None]) -> None:
         """Tell whose limit it was if a job failed that had come near its limit of memory.

@@ -27,7 +27,7 @@ from gpulaunch.process.system import (
     user_of,
     variable_of,
 )
-from gpulaunch.sharing.mps_directories import CONTROL, SERVER
+from gpulaunch.sharing.mps_directories import CONTROL, SERVER, is_of_a_group
 
 if TYPE_CHECKING:
     import subprocess
@@ -69,13 +69,15 @@ def is_daemon(pid: int) -> bool:
     return not {"-d", "-f"}.isdisjoint(arguments_of(pid))
 
 
-def pipe_directory_of(pid: int) -> str | None:
-    """Return the pipe directory that a control daemon or server was started with.
+def serves_a_group(pid: int) -> bool:
+    """Return whether a process is the MPS daemon or server of a share group.
 
-    Returns:
-        None for any other process.
+    It belongs to all of its jobs, and to none.
     """
-    return variable_of(pid, _PIPE_VARIABLE) if program_of(pid) in (CONTROL, SERVER) else None
+    if program_of(pid) not in (CONTROL, SERVER):
+        return False
+    directory = variable_of(pid, _PIPE_VARIABLE)
+    return directory is not None and is_of_a_group(directory)
 
 
 class Daemon:
@@ -98,7 +100,7 @@ class Daemon:
         return os.path.join(self.directory, "logs")
 
     def pid(self) -> int | None:
-        """Return the pid of the daemon; None if there is none."""
+        """Return the pid of the daemon that runs, if one does."""
         return next(iter(self._daemons()), None)
 
     def start(self) -> None:
@@ -167,11 +169,8 @@ class Daemon:
     def clients(self, timeout_s: float = ANSWER_S) -> set[int]:
         """Return the pids of the processes that are attached.
 
-        Args:
-            timeout_s: for each of the two answers.
-
         Raises:
-            MpsError: it does not answer.
+            MpsError: one of the two answers does not come in time.
         """
         found: set[int] = set()
         for server in self.servers(timeout_s)[:_MOST_SERVERS]:

@@ -3,9 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 
-from gpulaunch.files.own_cache import is_own
 from gpulaunch.leases.environment import MPS_VARIABLES
 from gpulaunch.records import Record
 
@@ -20,9 +18,6 @@ It opens every GPU of the group, slowly without the persistence daemon.
 
 MEMBERS_FILE = "group.json"
 """File in the pipe directory of a share group that tells it from others."""
-
-_SOCKET_BYTES = 107  # of sockaddr_un, less the end
-_LONGEST_NAME = "/12345678/control_privileged"
 
 
 class MpsPlace(Record):
@@ -46,22 +41,6 @@ def base_directory(chosen: str | None) -> str:
     $XDG_RUNTIME_DIR or /dev/shm, which a user's last logout empties though jobs go on.
     """
     return os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
-
-
-def make_own(directory: str) -> str | None:
-    """Make a directory that is this user's alone; return what is wrong with it, if it is not."""
-    room = _SOCKET_BYTES - len(_LONGEST_NAME)
-    if len(os.fsencode(directory)) > room:
-        return (
-            f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for "
-            f"{room}"
-        )
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        return None if is_own(directory) else f"{directory} is not this user's alone"
-    except OSError as problem:
-        return f"{directory}: {os.strerror(problem.errno or 0).lower()}"
 
 
 def is_of_a_group(directory: str) -> bool:

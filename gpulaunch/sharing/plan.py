@@ -33,7 +33,6 @@ class PlannedJob(Record):
 
     Attributes:
         name: a name that no other has.
-        client: what it uses of a GPU, and its objective.
         duration_s: duration of one task, alone on the GPU; above 0.
         tasks: number of tasks; 1 or more.
         after: names of the jobs that must have ended.
@@ -60,9 +59,7 @@ class PlanSite(Record):
     """The GPUs that the queue will run on.
 
     Attributes:
-        capacity: what one GPU offers.
         gpus: number of GPUs; 1 or more.
-        objective: objective of all jobs.
         idle_w: power of a GPU without kernels; None if unknown.
         idle_is_estimated: whether that is an estimate, and not what the file says.
     """
@@ -106,7 +103,6 @@ class GroupMember(Record):
     """A job in a group.
 
     Attributes:
-        job: the job.
         sm_percentage: its cap; None if it has the GPU to itself.
         end_s: its predicted end, from the start of the plan.
     """
@@ -124,8 +120,6 @@ class Group(Record):
     Attributes:
         gpu: 0 to gpus - 1.
         start_s: start, from the start of the plan.
-        members: its jobs.
-        cost: predicted cost.
         stp: predicted system throughput.
         antt: predicted average normalized turnaround time.
         notes: worth knowing, such as power beyond the limit.
@@ -150,7 +144,6 @@ class Plan(Record):
         cost: predicted cost of the whole queue: all GPUs, until the last job ends.
         sequential: its cost if no job shared, each starting in the order of the queue when a GPU
             gets free.
-        gain: predicted gain.
     """
 
     groups: tuple[Group, ...]
@@ -215,7 +208,6 @@ def _schedule(
 
 
 def _why_alone(job: PlannedJob, ready: Sequence[PlannedJob], site: PlanSite) -> str:
-    """Return what keeps others from joining a job."""
     others = [other for other in ready if other != job]
     if not others:
         return "no other job can start then"
@@ -232,7 +224,6 @@ def _why_alone(job: PlannedJob, ready: Sequence[PlannedJob], site: PlanSite) -> 
 def _predict_group(
     jobs: Sequence[PlannedJob], gpu: int, start_s: float, site: PlanSite, why_alone: str | None
 ) -> Group:
-    """Return a group with its predicted costs."""
     verdict = judge([job.client for job in jobs], site.capacity)
     caps = verdict.caps if len(jobs) > 1 else ()
     ends_s, cost = run_together(jobs, caps, site)

@@ -13,18 +13,18 @@ from contextlib import contextmanager, suppress
 from zlib import crc32
 
 from gpulaunch.errors import FailedError
-from gpulaunch.files.own_cache import is_own, slow_lock
-from gpulaunch.files.units import format_duration
+from gpulaunch.files.own_cache import is_own, load, path_of, slow_lock, store
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.process.system import boot_id, seconds_since_boot
-from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError, pipe_directory_of, program
-from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S, is_of_a_group, make_own
+from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError
+from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S
 
 _LOCK_MARGIN_S = 30.0
+_SOCKET_BYTES = 107  # of sockaddr_un, less the end
+_LONGEST_NAME = "/12345678/control_privileged"
 
 KEPT_S = 600.0
 """Time for which a note of a server that hung counts.
@@ -32,20 +32,15 @@ KEPT_S = 600.0
 Ours: a machine that was repaired should not wait much longer.
 """
 
-DRIVER = "/sys/module/nvidia/version"
-"""Version of the kernel driver that is loaded; another one may be so without a boot."""
-
 
 class ShareGroup:
     """The jobs of this user that share exactly these GPUs.
 
     Args:
         uuids: UUIDs of the GPUs, ascending.
-        directory: the pipe directory of its daemon.
         patience_s: the longest wait for the MPS server.
 
     Attributes:
-        directory: the pipe directory of its daemon.
         daemon: the daemon, whether it runs or not.
     """
 
@@ -95,9 +90,7 @@ class ShareGroup:
         Raises:
             MpsError: the daemon cannot be made ready.
         """
-        problem = make_own(self._base)
-        if problem:
-            raise MpsError(problem)
+        _make_own(self._base)
         patience_s = self._patience_s + _LOCK_MARGIN_S
         with slow_lock(self._lock_path, patience_s) as got:
             if not got:
@@ -125,7 +118,8 @@ class ShareGroup:
         Returns:
             Whether the daemon has been seen to.
         """
-        if not self._is_there():
+        is_there = os.path.isdir(self.directory) or self.daemon.pid() is not None
+        if not (is_own(self._base) and is_there):
             return True
         if patience_s is None:
             patience_s = self._patience_s + _LOCK_MARGIN_S
@@ -134,19 +128,14 @@ class ShareGroup:
                 self._end()
             return got
 
-    def _is_there(self) -> bool:
-        """Return whether anything of the group may be left in a directory of this user."""
-        return is_own(self._base) and (
-            os.path.isdir(self.directory) or self.daemon.pid() is not None
-        )
-
     @property
     def _lock_path(self) -> str:
         return f"{self.directory}.lock"
 
     @property
-    def _note_path(self) -> str:
-        return f"{self.directory}.hung"
+    def _note(self) -> str:
+        """Name of the cache that holds what was seen of a server that hung."""
+        return f"gpulaunch.mps.{os.path.basename(self.directory)}.hung"
 
     def members(self) -> list[Lease]:
         """Return the live leases of the group."""
@@ -165,10 +154,10 @@ class ShareGroup:
         try:
             self._make_ready(alone=not members)
             with suppress(OSError):
-                os.unlink(self._note_path)
+                os.unlink(path_of(self._note))
         except MpsError as problem:
             if isinstance(problem, MpsHangsError):
-                note_hang(self._note_path, str(problem), self._patience_s)
+                store(self._note, {"reason": str(problem), "patience_s": self._patience_s})
             if not members:
                 raise MpsError(f"MPS: {problem}") from None
             one = "a job of the group still runs"
@@ -181,8 +170,8 @@ class ShareGroup:
     def _make_ready(self, *, alone: bool) -> None:
         """Use the daemon that runs; without members a dead or faulty one is replaced."""
         runs = self.daemon.pid() is not None
-        if (alone or not runs) and (hung := recall_hang(self._note_path, self._patience_s)):
-            raise MpsError(hung)  # one with members works, whatever became of a slow answer
+        if alone or not runs:  # one with members works, whatever became of a slow answer
+            self._recall_hang()
         if not runs and not alone:
             raise MpsError("its control daemon is gone")
         if runs:
@@ -203,50 +192,32 @@ class ShareGroup:
         self.daemon.start()
         self.daemon.make_ready(self._patience_s)
 
+    def _recall_hang(self) -> None:
+        """Fail at once if the server has just hung for a launch that waited as long as this one."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            note = load(self._note, KEPT_S)
+            if self._patience_s <= note["patience_s"]:
+                again = f"within {KEPT_S / 60:g} min, or after 'rm {path_of(self._note)}'"
+                raise MpsError(f"{note['reason']}; tried again {again}")
+
     def _end(self) -> None:
         self.daemon.quit()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def note_hang(path: str, reason: str, patience_s: float) -> None:
-    """Write down that a server hung in the time that it had, and what was seen, as a clause.
-
-    Without a note the next launch finds out by itself.
-    """
-    note = {"reason": reason, "patience_s": patience_s, "at_s": seconds_since_boot()}
-    with suppress(OSError), open(path, "w") as file:
-        json.dump({**note, "place": _place()}, file)
-
-
-def recall_hang(path: str, patience_s: float) -> str | None:
-    """Return what a note says about a server, and what makes it be tried again.
-
-    A note counts for KEPT_S, until the machine boots or driver or MPS is another one, as after an
-    update, and for launches that wait no longer than its own.
-
-    Returns:
-        A clause for messages; None without a note that counts.
-    """
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        with open(path) as file:
-            note = json.load(file)
-        age_s = seconds_since_boot() - note["at_s"]
-        if 0 <= age_s < KEPT_S and note["place"] == _place() and patience_s <= note["patience_s"]:
-            ago, left = format_duration(int(age_s)), format_duration(int(KEPT_S - age_s))
-            return f"{note['reason']}, {ago} ago; tried again in {left}, or after 'rm {path}'"
-    return None
-
-
-def _place() -> list[str | int]:
-    """Return what identifies this boot, this kernel driver, and this MPS, which comes with it."""
-    path = program() or ""
-    place: list[str | int] = [boot_id(), path]
-    with suppress(OSError), open(DRIVER) as file:
-        place.append(file.read().strip())
-    with suppress(OSError):
-        status = os.stat(path)
-        place += [status.st_mtime_ns, status.st_size]
-    return place
+def _make_own(directory: str) -> None:
+    """Make a directory that is this user's alone, short enough for the paths of sockets in it."""
+    room = _SOCKET_BYTES - len(_LONGEST_NAME)
+    count = len(os.fsencode(directory))
+    if count > room:
+        raise MpsError(f"{directory}: the path has {count} bytes: a socket has room for {room}")
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+    except OSError as problem:
+        raise MpsError(f"{directory}: {os.strerror(problem.errno or 0).lower()}") from None
+    if not is_own(directory):
+        raise MpsError(f"{directory} is not this user's alone")
 
 
 def sweep(base: str, table: Table) -> bool:
@@ -268,44 +239,23 @@ def sweep(base: str, table: Table) -> bool:
 
 
 def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
-    """Return the pipe directory of a group.
+    """Return the pipe directory of the group of some GPUs, whose UUIDs ascend.
 
     Each table and each set of GPUs has its own; its name is short, for the path of a socket is.
-
-    Args:
-        base: directory of this user's groups.
-        uuids: UUIDs of the GPUs, ascending.
     """
     key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()
     return os.path.join(base, f"{crc32(key):08x}")
 
 
-def serves_a_group(pid: int) -> bool:
-    """Return whether a process is the MPS daemon or server of a share group.
-
-    It belongs to all of its jobs, and to none.
-    """
-    directory = pipe_directory_of(pid)
-    return directory is not None and is_of_a_group(directory)
-
-
-def group_of(table: Table, lease: Lease) -> ShareGroup | None:
-    """Return the share group that a lease of this user is in.
-
-    Returns:
-        None if its GPUs are its own, only described, or another user's.
-    """
-    if lease.share is None or lease.share.pipe_directory is None or lease.user_id != os.geteuid():
-        return None
-    return ShareGroup(table, lease.share.group, lease.share.pipe_directory)
+def leave_group(table: Table, lease: Lease) -> None:
+    """Leave the share group of a lease of this user that has ended, if it was in one."""
+    share = lease.share
+    if share and share.pipe_directory and lease.user_id == os.geteuid():
+        ShareGroup(table, share.group, share.pipe_directory).leave()
 
 
 def daemon_of(lease: Lease) -> Daemon | None:
-    """Return the MPS daemon of a lease, of any user.
-
-    Returns:
-        None if its GPUs are its own, or only described.
-    """
+    """Return the MPS daemon of a lease, of any user; None if it has none."""
     if lease.share is None or lease.share.pipe_directory is None:
         return None
     return Daemon(lease.share.pipe_directory, lease.share.group, lease.user_id)

@@ -30,19 +30,14 @@ _MIB = 1 << 20
 
 
 class Capacity(Record):
-    """The figures of one GPU that sharing is decided by.
+    """The figures of one GPU that sharing is decided by; None for those that are unknown.
 
     Attributes:
-        memory_bytes: size of device memory.
         most_clients: number of clients that MPS takes on it at once.
-        sm_count: streaming multiprocessors; None if unknown.
-        power_limit_w: power limit of the card; None if unknown.
         giga_instructions_per_s: warp instructions that all SMs issue without stalls, 1e9 a second:
-            #SMs x IPC_max x frequency of cd-search-ics18 Eq. 1; None if unknown.
-        llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if
-            unknown.
-        dram_gb_per_s: bandwidth of device memory; None if unknown.
-        sms_fill_memory: share of the SMs that can use all of that; None if unknown.
+            #SMs x IPC_max x frequency of cd-search-ics18 Eq. 1.
+        llc_gb_per_s: bandwidth of the last-level cache and of the network before it.
+        sms_fill_memory: share of the SMs that can use all of the memory's bandwidth.
     """
 
     memory_bytes: int
@@ -60,8 +55,6 @@ def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) ->
 
     Args:
         model: the model; None if nobody knows its figures.
-        memory_bytes: size of the GPU's memory.
-        most_clients: number of clients that MPS takes on it, with its driver.
     """
     if model is None:
         return Capacity(memory_bytes, most_clients)
@@ -252,7 +245,6 @@ def speeds(
     beside artificial loads go by how much the one presses and the other feels.
 
     Args:
-        demands: demands of all jobs on the GPU.
         caps: cap of each job in % of the SMs; none given, none is capped.
 
     Example:
@@ -300,7 +292,6 @@ class Pace(Record):
     """Jobs on one GPU while all of them run.
 
     Attributes:
-        speeds: speed of each.
         power_w: power of the GPU; None if a job's or the idle power is unknown.
         alone_w: power that they would draw, each alone, for as much work; None likewise.
     """
@@ -354,7 +345,6 @@ def pace(
 
     Args:
         demands: demands of all jobs on the GPU, one at least.
-        caps: as in speeds.
         idle_w: from idle_power.
 
     Source: ours; within 6 % on a V100 (docs/results/sharing-measured.md).

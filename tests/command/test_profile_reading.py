@@ -1,10 +1,9 @@
-"""`gpulaunch profile scan` of source, of NCCL's log, and of Nsight Compute's counters."""
+"""`gpulaunch profile scan` of source and of NCCL's log."""
 
 from pathlib import Path
 
 import pytest
 from conftest import Launcher
-from test_nsight import ONE, details
 from toml_parser import tomllib
 
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
@@ -18,11 +17,6 @@ CALL = RANK + (
     "0x{pid} "
     "[nranks={ranks}] stream 0x3\n"
 )
-COUNTERS = {
-    "llc_accesses_per_kilo_instruction": 150,
-    "llc_hit_rate_percentage": 75.5,
-    "bytes_per_access": 32,
-}
 
 
 @pytest.fixture
@@ -33,7 +27,6 @@ def files(tmp_path: Path) -> Path:
     lines = [INIT.format(**rank) for rank in ranks]
     lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
     (tmp_path / "nccl.log").write_text("".join(lines))
-    (tmp_path / "ncu.csv").write_text(details(ONE))
     return tmp_path
 
 
@@ -46,7 +39,6 @@ def read(path: Path) -> dict:
     [
         (("train.py",), "communication", {"pattern": "ring", "bandwidth_sensitive": True}),
         (("--nccl-log", "nccl.log"), "communication", {"pattern": "ring"}),
-        (("--ncu", "ncu.csv"), "counters", COUNTERS),
     ],
 )
 def test_into_a_profile(

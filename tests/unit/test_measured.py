@@ -150,6 +150,15 @@ def test_misfits(other: Run, want: str) -> None:
     assert (misfits, after["runs"].get("misfits")) == ([], None)
 
 
+def test_two_runs_make_no_spread() -> None:
+    """How much runs differ counts from the third run on: two alone may differ by chance."""
+    two = learned(run(sm=45), run(sm=55))
+    want = ["does not fit this run: average SM utilization 62 % instead of 50 %"]
+    assert updated(two, run(sm=62), "here")[1] == want
+    three, _ = updated(two, run(sm=50), "here")
+    assert updated(three, run(sm=62), "here")[1] == []
+
+
 def test_runs_that_differ_may_differ() -> None:
     """What is far from the mean still fits if runs have differed so much before."""
     before = learned(run(sm=45), run(sm=55), run(sm=46), run(sm=54))

@@ -59,8 +59,8 @@ SYNTHETIC = "synthetic"
 
 
 def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[Gpu, ...]]:
-    """Decide about a launch without taking a lease; return the decision and its GPUs by rank."""
-    refuse_described(one)
+    """Decide about a launch without taking a lease; return the grant and its GPUs by rank."""
+    refuse_described(one.machine)
     decision, _ = preview(one, warn)
     if isinstance(decision, Wait):
         raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
@@ -70,7 +70,6 @@ def _find_site(one: Launch, warn: Callable[[str], None]) -> tuple[Grant, tuple[G
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu]) -> None:
-    """Check, before long work, that jobs can share GPUs."""
     offer = what_can_be_shared(one.machine)
     if isinstance(offer, Unfit):
         raise FailedError(f"no GPU can be shared: {offer.reason}")
@@ -84,9 +83,6 @@ def measure_use(job: MeasuredJob, read_launch: Callable[[], Launch]) -> Outcome:
 
     A run that fails is the last one; what was measured until then is returned, marked incomplete.
     Only a job that can be cut has a curve: else it would run three times more.
-
-    Args:
-        job: the job to measure.
     """
     done = repeated(job)
     status = done[-1].status
@@ -122,10 +118,6 @@ def measure_use(job: MeasuredJob, read_launch: Callable[[], Launch]) -> Outcome:
 def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
     """Run a job on the best and on the worst of the free GPUs, and compare the median times.
 
-    Args:
-        job: the job to measure.
-        one: its launch, read.
-
     Raises:
         UsageError: the job has one GPU, or all placements are alike.
         WouldWaitError: the GPUs that it needs are busy.
@@ -150,7 +142,7 @@ def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
     for number in range(1, job.runs + 1):
         for what, candidate in (("best", best), ("worst", worst)):
             of = f"run {number} of {job.runs}: " if job.runs > 1 else ""
-            only = _candidate_gpus(candidate)
+            only = ",".join(map(str, candidate.gpus))
             where = f"GPUs {only}, {candidate.scores.effective_bandwidth:.4g} GB/s"
             ran = repeated(job, f"{of}the {what} placement: {where}", ("--only", only), 1)
             done[candidate] += ran
@@ -158,16 +150,15 @@ def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
                 return Outcome({}, ran[-1].status)
     best_s, worst_s = (median(each.timed() for each in runs) for runs in done.values())
     slowdown = 100 * (worst_s / best_s - 1)
-    compared = f"{_candidate_gpus(best)} and {_candidate_gpus(worst)}"
+    compared = " and ".join(",".join(map(str, candidate.gpus)) for candidate in done)
     source = f"{SOURCE} --sensitivity on {one.machine.topology.name}, GPUs {compared}"
     is_sensitive = slowdown >= SENSITIVE_PERCENTAGE
-    sensitivity: dict[str, Any] = {
-        "slowdown_percentage": rounded(slowdown),
-        "measured_on": gpus[0].model,
-        "source": source,
-    }
     sections = {
-        "sensitivity": sensitivity,
+        "sensitivity": {
+            "slowdown_percentage": rounded(slowdown),
+            "measured_on": gpus[0].model,
+            "source": source,
+        },
         "communication": {"bandwidth_sensitive": is_sensitive, "source": source},
     }
     unit = "an iteration" if job.progress else "a run"
@@ -179,11 +170,6 @@ def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
             "one run on each: the first may be slower than later ones, and --runs 3 tells more"
         )
     return Outcome(sections, done[worst][-1].status, tuple(lines))
-
-
-def _candidate_gpus(candidate: Candidate) -> str:
-    """Return the GPUs of a candidate as --only takes them."""
-    return ",".join(map(str, candidate.gpus))
 
 
 def _measure_curve(job: MeasuredJob, one: Launch) -> Outcome:
@@ -256,12 +242,6 @@ def measure_pair(
     Either the others share its GPUs through MPS, half each, or they run on other GPUs of the same
     socket.
 
-    Args:
-        job: the job to measure.
-        one: its launch, read.
-        others: the programs to run beside it.
-        shares: whether the others share the job's GPUs.
-
     Raises:
         WouldWaitError: the GPUs that the job needs are busy.
         UsageError: the launch can never be granted, the socket has too few GPUs, or the job printed
@@ -287,55 +267,62 @@ def measure_pair(
         )
     own = gpu_names(gpus)
     rates = _try_loads(others, gpus, part if shares else (), job.grace_s)
-    alone = repeated(job, "alone", ("--exclusive", "--only", own))
-    if not alone[-1].went_well:
-        return Outcome({}, alone[-1].status)
-    solo_s = percentile_95([each.timed() for each in alone])
+    solo_s, last = _timed(job, "alone", ("--exclusive", "--only", own))
     slowdowns: dict[str, float] = {}
     forces: dict[str, float] = {}
     lines = []
-    status = alone[-1].status
+    if solo_s is None:
+        return Outcome({}, last.status)
     for other in others:
         theirs_count = str(len(gpus) if shares else other.gpus)
         which = ("--only", gpu_names(theirs), "-n", theirs_count, "--no-wait")
         options = (*part, *which, "--name", other.name)
         with Background(other, options, job.grace_s) as company:
-            met = repeated(job, f"beside {other.name}", (*part, "--only", own))
-            beside = company.rate(*_time_of(met[-1]))
+            met_s, last = _timed(job, f"beside {other.name}", (*part, "--only", own))
+            beside = company.rate(*last.at_work())
             company.check()
-        status = met[-1].status
-        if not met[-1].went_well:
+        if met_s is None:
             break
-        met_s = percentile_95([each.timed() for each in met])
         slowdown = 100 * (met_s / solo_s - 1)
         slowdowns[other.name] = rounded(max(0.0, slowdown))
         if shares and other.name == f"{SYNTHETIC}-memory":
             # All memory, so that no other job comes beside it.
             lone = (*part, "--memory", str(_least_memory(gpus)), "--only", own)
-            half = repeated(job, "alone on half of it", lone)
-            if not half[-1].went_well:
-                status = half[-1].status
+            half_s, last = _timed(job, "alone on half of it", lone)
+            if half_s is None:
                 break
-            half_s = percentile_95([each.timed() for each in half])
-            forces = _forces(met_s / half_s - 1, rates.get(other.name), beside)
+            forces = _forces(met_s / half_s - 1, rates[other.name], beside)
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {slowdown:+.3g} %")
     if not slowdowns:
-        return Outcome({}, status)
+        return Outcome({}, last.status)
     model = gpus[0].model
     runs = f"95th percentiles of {job.runs} runs" if job.runs > 1 else "1 run each"
     section: dict[str, Any] = {"slowdown_percentage": slowdowns, **forces}
     if shares:
         section["measured_on"] = model
     section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
-    return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
+    return Outcome({"shared_gpu" if shares else "collocation": section}, last.status, tuple(lines))
 
 
-def _time_of(one: Launched) -> tuple[float, float]:
-    """Return when a job worked, by the monotonic clock: between its marks, else until now."""
-    if one.marks:
-        return one.marks[0][0], one.marks[-1][0]
-    now_s = time.monotonic()
-    return now_s - (one.run.duration_s if one.run else 0.0), now_s
+def _timed(job: MeasuredJob, what: str, options: Sequence[str]) -> tuple[float | None, Launched]:
+    """Return the 95th percentile of the times of runs, None if one failed, and the last of them."""
+    done = repeated(job, what, options)
+    if not done[-1].went_well:
+        return None, done[-1]
+    return percentile_95([each.timed() for each in done]), done[-1]
+
+
+def _forces(slowdown: float, alone: float | None, beside: float | None) -> dict[str, float]:
+    """Return how much a job feels the memory load, and presses on it; nothing if it did not tell.
+
+    The slowdown is against the job alone on as many SMs; the load told its rounds a second.
+    """
+    if not alone or not beside:
+        return {}
+    return {
+        "feels": rounded(max(0.0, slowdown)),
+        "presses": rounded(max(0.0, alone / beside - 1)),
+    }
 
 
 def _try_loads(
@@ -354,16 +341,3 @@ def _try_loads(
                 time.sleep(LOAD_S if part else 0)
                 rates[other.name] = load.rate(began_s, time.monotonic())
     return rates
-
-
-def _forces(slowdown: float, alone: float | None, beside: float | None) -> dict[str, float]:
-    """Return how much a job feels the memory load, and presses on it; nothing if it did not tell.
-
-    The slowdown is against the job alone on as many SMs; the load told its rounds a second.
-    """
-    if not alone or not beside:
-        return {}
-    return {
-        "feels": rounded(max(0.0, slowdown)),
-        "presses": rounded(max(0.0, alone / beside - 1)),
-    }

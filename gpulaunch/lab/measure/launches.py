@@ -54,14 +54,11 @@ class MeasuredJob(Record):
 
     Attributes:
         options: options of its launches, as on a command line.
-        command: argv.
         progress: pattern of a line of progress; its one group is the number of iterations, or any
             other amount, that the job has done so far. None if all of the job is to run.
         slice_s: with `progress`, seconds to run on after the first such line.
         grace_s: seconds between TERM and KILL.
         runs: number of runs, 1 or more; of a comparison, for each of what is compared.
-        warn: called with each warning.
-        tell: called with each line of progress.
     """
 
     options: tuple[str, ...]
@@ -127,12 +124,20 @@ class Launched(Record):
             )
         return lasting_s / done
 
+    def at_work(self) -> tuple[float, float]:
+        """Return when the job worked, by the monotonic clock: between its marks, else until now."""
+        if self.marks:
+            return self.marks[0][0], self.marks[-1][0]
+        now_s = time.monotonic()
+        return now_s - (self.run.duration_s if self.run else 0.0), now_s
+
 
 def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
     """Launch the job once, and return how it ended and what was recorded.
 
+    If a slice of it is enough, its output passes through this process.
+
     Args:
-        job: the job to launch. If a slice of it is enough, its output passes through this process.
         options: further options, which override the job's own.
     """
     spared = family()
@@ -142,7 +147,9 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
         listeners = []
         if job.progress is not None:
             own += ["-o", "leftovers=end"]  # what the job leaves must not be in the next run
-            listeners = [_OutputCopier(fd, job.progress) for fd in (1, 2) if _is_open(fd)]
+            for fd in (1, 2):
+                with suppress(OSError):  # it is closed
+                    listeners.append(_OutputCopier(fd, job.progress))
         try:
             process = Job(keep=None, tied=is_cancelled_by_kill())
         finally:
@@ -180,10 +187,8 @@ def repeated(
     """Launch the job as often as wanted, or `count` times, and stop after a launch that fails.
 
     Args:
-        job: the job to launch.
         what: name of these launches in the progress; a single launch without one is not reported.
         options: further options of these launches, see launch.
-        count: number of launches, at least 1.
     """
     count = count or job.runs
     done: list[Launched] = []
@@ -198,13 +203,6 @@ def repeated(
             why = "was stopped"
         job.tell(f"it {why}, so there are no more runs")
     return done
-
-
-def _is_open(fd: int) -> bool:
-    with suppress(OSError):
-        os.fstat(fd)
-        return True
-    return False
 
 
 def _wait_for_slice(job: Job, listeners: "Sequence[_OutputCopier]", slice_s: float) -> int | None:
@@ -323,8 +321,6 @@ class Other(Record):
 
     Attributes:
         name: key of its slowdown in the profile.
-        command: argv.
-        gpus: number of GPUs that it needs.
         says: text that its output contains once it is at work; None if it prints no such text.
     """
 
@@ -335,18 +331,11 @@ class Other(Record):
 
 
 class Background:
-    """A program that runs again and again in a session of its own, under a lease of its own.
-
-    Args:
-        other: the program.
-        grace_s: seconds between TERM and KILL.
-    """
+    """A program that runs again and again in a session of its own, under a lease of its own."""
 
     def __init__(self, other: Other, options: Sequence[str], grace_s: float) -> None:
-        self._name, self._says = other.name, other.says
+        self._other, self._options, self._grace_s = other, options, grace_s
         self._progress: list[Mark] = []
-        self._arguments = (*options, "--", *_FOREVER, *other.command)
-        self._grace_s = grace_s
 
     def __enter__(self) -> "Background":
         """Launch the job, and wait until it has its GPUs and is at work.
@@ -355,62 +344,56 @@ class Background:
             FailedError: the job ended first.
             TimedOutError: it was not at work within BESIDE_S.
         """
-        told, write_end = (out_of_the_way(fd) for fd in os.pipe())
-        said, out = (out_of_the_way(fd) for fd in os.pipe())
+        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        own: tuple[str, ...] = ()
+        if not self._other.says:
+            own = ("-o", f"json_status_fd={write_end}")
+        job = (*_FOREVER, *self._other.command)
         try:
             # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
-                [*own_command(), "-o", f"json_status_fd={write_end}", *self._arguments],
+                [*own_command(), *own, *self._options, "--", *job],
                 # CI: the launcher ends with its parent, and ends all of its job.
                 env=clean_environment() | {b"CI": b"true"},
                 stdin=subprocess.DEVNULL,
-                stdout=out if self._says else subprocess.DEVNULL,
-                pass_fds=(write_end,),
+                stdout=write_end if self._other.says else subprocess.DEVNULL,
+                pass_fds=(write_end,) if own else (),
                 start_new_session=True,
                 preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509  no threads here
             )
         finally:
             os.close(write_end)
-            os.close(out)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._open = [self._pidfd, told, said]
         try:
-            self._await(told, b'"started"')
-            if self._says:
-                self._await(said, self._says)
-                drain = threading.Thread(
-                    target=_drain, args=(os.dup(said), self._progress), daemon=True
-                )
-                drain.start()
+            self._await(read_end, self._other.says or b'"started"')
+            drain = threading.Thread(
+                target=_drain, args=(os.dup(read_end), self._progress), daemon=True
+            )
+            drain.start()
         except BaseException:
             self._end()
             raise
+        finally:
+            os.close(read_end)
         return self
 
     def rate(self, began_s: float, ended_s: float) -> float | None:
         """Return the rounds a second that it did between two times; None if it has not told."""
         marks = [mark for mark in self._progress if began_s <= mark[0] <= ended_s]
-        if len(marks) < 2 or marks[-1][1] <= marks[0][1]:
-            return None
-        return (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
+        done = progress_of(marks)
+        return done / (marks[-1][0] - marks[0][0]) if done else None
 
     def check(self) -> None:
-        """Check that the job still runs.
-
-        Raises:
-            FailedError: it has ended.
-        """
+        """Raise FailedError if the job does not run any more."""
         if select.select([self._pidfd], [], [], 0)[0]:
-            raise FailedError(
-                f"{self._name} ended{self._ending_text()}, though it was to run beside the job"
-            )
+            ended = f"{self._other.name} ended{self._ending_text()}"
+            raise FailedError(f"{ended}, though it was to run beside the job")
 
     def __exit__(self, *_: object) -> None:
         """End the job, which frees its GPUs."""
         self._end()
 
     def _await(self, fd: int, word: bytes) -> None:
-        """Read from a descriptor until a word appears."""
         deadline_s, heard = time.monotonic() + BESIDE_S, b""
         while word not in heard:
             left_s = deadline_s - time.monotonic()
@@ -418,11 +401,10 @@ class Background:
             if fd in ready and (part := os.read(fd, _CHUNK)):
                 heard = (heard + part)[-_CHUNK:]
             elif self._pidfd in ready:
-                raise FailedError(
-                    f"{self._name} ended{self._ending_text()} before it could run beside the job"
-                )
+                ended = f"{self._other.name} ended{self._ending_text()}"
+                raise FailedError(f"{ended} before it could run beside the job")
             elif left_s <= 0:
-                raise TimedOutError(f"{self._name} was not at work after {BESIDE_S:g} s")
+                raise TimedOutError(f"{self._other.name} was not at work after {BESIDE_S:g} s")
 
     def _ending_text(self) -> str:
         """Return " with status N", or nothing if the status is 0 or was lost.
@@ -446,8 +428,7 @@ class Background:
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
-        for fd in self._open:
-            os.close(fd)
+        os.close(self._pidfd)
 
 
 def _drain(fd: int, progress: list[Mark]) -> None:

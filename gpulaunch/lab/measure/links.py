@@ -46,40 +46,27 @@ _PROGRAM = "all_reduce_perf"
 
 
 class Figure(Record):
-    """The measured all-reduce bandwidth of a set of GPUs.
+    """The measured all-reduce bandwidth of a set of GPUs, and what each model predicts for it.
 
     Attributes:
         gpus: indices of the GPUs.
         ring: the links of its best ring, by class, slowest last.
         all_reduce_gb_per_s: the peak bus bandwidth over all message sizes.
+        cut_gb_per_s: prediction of the cut model.
+        mapa_gb_per_s: prediction of Eq. 2 with the paper's coefficients.
     """
 
     gpus: tuple[int, ...]
     ring: tuple[str, ...]
     all_reduce_gb_per_s: float
-
-
-class Comparison(Record):
-    """A measured figure and what each model predicts for it, all in GB/s.
-
-    Attributes:
-        figure: what was measured.
-        cut: prediction of the cut model.
-        mapa: prediction of Eq. 2 with the paper's coefficients.
-    """
-
-    figure: Figure
-    cut: float
-    mapa: float
+    cut_gb_per_s: float
+    mapa_gb_per_s: float
 
 
 def measure(
     warn: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[Topology, list[Figure]]:
     """Measure the all-reduce bandwidth of one set of each kind of this machine's idle GPUs.
-
-    Args:
-        tell: called with each line of progress.
 
     Returns:
         The machine, and the bandwidths in the order of measuring.
@@ -111,12 +98,15 @@ def measure(
     with lease:
         tell(f"measuring {gpus_text(len(lease.gpus))} with {TOOL}")
         uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
-        todo = sets_to_measure(machine, lease.gpus)
+        fabric = Fabric(machine)
+        todo = _sets_to_measure(fabric, lease.gpus)
         figures = []
         for number, (gpus, ring) in enumerate(todo, 1):
             visible = ",".join(uuids[gpu] for gpu in gpus)
             peak = _run(program, len(gpus), visible, lease.fileno())
-            figures.append(Figure(gpus, ring, peak))
+            places = [fabric.position[gpu] for gpu in gpus]
+            mapa = mapa_equation(*ring_counts(fabric, places))
+            figures.append(Figure(gpus, ring, peak, cut(fabric, places) / UNIT, mapa))
             named = ",".join(map(str, gpus))
             tell(f"{number} of {len(todo)}: GPUs {named} ({ring_text(ring)}): {peak:.4g} GB/s")
         return machine, figures
@@ -194,18 +184,13 @@ def _parse_peak(lines: Sequence[str]) -> float:
     return peak
 
 
-def sets_to_measure(
-    topology: Topology, idle: Sequence[int]
+def _sets_to_measure(
+    fabric: Fabric, idle: Sequence[int]
 ) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
     """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
 
-    Args:
-        idle: indices of the GPUs to choose from; no MIG instances.
-
-    Returns:
-        Indices of the GPUs, and the links of their best ring, by class, slowest last.
+    With each come the links of its best ring, by class, slowest last.
     """
-    fabric = Fabric(topology)
     sizes = [
         size
         for size in range(2, min(MOST_GPUS, len(idle)) + 1)
@@ -216,31 +201,16 @@ def sets_to_measure(
     found: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
     for size in sizes:
         for gpus in combinations(sorted(idle), size):
-            ring = ring_links(fabric, _positions(fabric, gpus))
+            ring = ring_links(fabric, [fabric.position[gpu] for gpu in gpus])
             found.setdefault((size, ring), gpus)
     return [(gpus, ring) for (_, ring), gpus in found.items()]
 
 
-def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
-    return [fabric.position[gpu] for gpu in gpus]
-
-
-def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
-    """Return every figure with the predictions of `cut` and of Eq. 2."""
-    fabric = Fabric(topology)
-    comparisons = []
-    for figure in figures:
-        gpus = _positions(fabric, figure.gpus)
-        predicted = mapa_equation(*ring_counts(fabric, gpus))
-        comparisons.append(Comparison(figure, cut(fabric, gpus) / UNIT, predicted))
-    return comparisons
-
-
-def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float]:
+def model_errors(figures: Sequence[Figure]) -> dict[str, float]:
     """Return the root mean square error of each model in GB/s."""
     errors: dict[str, float] = {}
     for model in ("cut", "mapa"):
-        off = [getattr(one, model) - one.figure.all_reduce_gb_per_s for one in comparisons]
+        off = [getattr(one, f"{model}_gb_per_s") - one.all_reduce_gb_per_s for one in figures]
         errors[model] = sqrt(fmean([each**2 for each in off]))
     return errors
 

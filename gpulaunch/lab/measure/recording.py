@@ -17,11 +17,15 @@ from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.find import Machine
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
 from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
 
 MOMENT_S = 0.05
+
+Jobs = tuple[tuple[str, int], ...]
+"""Names of jobs and their caps in % of the SMs, ascending."""
 
 
 def recorder_of(
@@ -57,7 +61,6 @@ class Recorder(Events):
     """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
-        launch: the launch to record.
         path: where to write the run as JSON; None for nowhere.
 
     Raises:
@@ -66,7 +69,7 @@ class Recorder(Events):
     """
 
     def __init__(self, launch: Launch, path: str | None, warn: Callable[[str], None]) -> None:
-        refuse_described(launch)
+        refuse_described(launch.machine)
         if launch.container and not launch.container.attached:
             shown = " ".join(launch.command[:2])
             raise UsageError(
@@ -170,10 +173,10 @@ class Company:
     """The jobs that shared a job's GPUs, and for how long."""
 
     def __init__(self) -> None:
-        self._seconds: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-        self._shares: dict[tuple[str, int], Share] = {}
-        self._now: tuple[tuple[str, int], ...] = ()
+        self._seconds: dict[Jobs, float] = defaultdict(float)
+        self._now: Jobs = ()
         self._since_s: float | None = None
+        self._others: list[Share] = []
 
     def add(self, shares: Sequence[Share], now_s: float) -> None:
         """Count the time since the last look for the jobs that were there then.
@@ -182,45 +185,37 @@ class Company:
             shares: that of each other job that is there now.
             now_s: the monotonic clock.
         """
-        jobs = [(share.client.demand.name, share.sm_percentage) for share in shares]
-        self._shares |= dict(zip(jobs, shares, strict=True))
-        self._count_until(now_s)
-        self._now = tuple(sorted(jobs))
-
-    def _count_until(self, now_s: float) -> None:
         if self._since_s is not None:
             self._seconds[self._now] += now_s - self._since_s
         self._since_s = now_s
+        ordered = sorted(shares, key=lambda one: (one.client.demand.name, one.sm_percentage))
+        self._now = tuple((one.client.demand.name, one.sm_percentage) for one in ordered)
+        self._others = ordered or self._others
 
     def run_beside(self, share: Share, capacity: Capacity, now_s: float) -> RunBeside | None:
         """Return the others, if they were always the same, for half of the time at least.
 
         Args:
-            share: the job's.
             now_s: the monotonic clock; the others may have ended just before the job.
         """
-        self._count_until(now_s)
+        self.add((), now_s)
         sets = [jobs for jobs in self._seconds if jobs]
         if len(sets) != 1 or self._seconds[sets[0]] < self._seconds[()]:
             return None
-        names, theirs = zip(*sets[0], strict=True)
-        others = [self._shares[job] for job in sets[0]]
-        demands = [one.client.demand for one in (share, *others)]
-        caps = (share.sm_percentage, *theirs)
+        shares = (share, *self._others)
+        demands = [one.client.demand for one in shares]
+        caps = tuple(one.sm_percentage for one in shares)
+        names = tuple(demand.name for demand in demands[1:])
         (alone,) = pace(demands[:1], capacity, caps[:1]).speeds
         beside = pace(demands, capacity, caps, idle_power(capacity)).speeds[0]
         is_guess = share.promised_pace is None
         return RunBeside(names, caps, self._seconds[()], alone, None if is_guess else beside)
 
 
-def refuse_described(launch: Launch) -> None:
-    """Refuse to measure on a machine that is only described.
-
-    Raises:
-        UsageError: the launch's machine is only described.
-    """
-    if launch.machine.key:
+def refuse_described(machine: Machine) -> None:
+    """Raise UsageError if a machine is only described, so that there is nothing to measure."""
+    if machine.key:
         raise UsageError(
-            f"{launch.machine.topology.name} is only described: there is nothing to measure",
+            f"{machine.topology.name} is only described: there is nothing to measure",
             "leave out --topology, or unset GPULAUNCH_TOPOLOGY",
         )

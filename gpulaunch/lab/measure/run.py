@@ -6,7 +6,7 @@ the launch that records it to the process that asked for it, or into the file of
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from math import fsum
+from math import fsum, inf
 from typing import Any
 
 from gpulaunch.records import Record, as_dict, field_names, replace
@@ -21,7 +21,7 @@ TAKEN = 0.05
 choice.
 """
 
-RESERVATION_STEADY_PERCENTAGE = 95.0
+STEADY_PERCENTAGE = 95.0
 """Least part of the time, from the allocation to the job's end, that memory is at its maximum in
 a framework's reservation. Our choice.
 """
@@ -65,8 +65,6 @@ class Reading(Record):
         occupancy_percentage: warps resident of those that would fit, since the reading before,
             0-100 (GPM).
         dram_percentage: DRAM bandwidth in use since the reading before, 0-100 (GPM).
-        memory_bytes: device memory in use now.
-        power_w: power drawn now.
         energy_j: counter of the energy used.
     """
 
@@ -86,33 +84,6 @@ class Reading(Record):
         return all(value is None for name, value in as_dict(self).items() if name != "at_s")
 
 
-class _MemoryMeter:
-    """The maximum of device memory, and how long it was at the maximum."""
-
-    def __init__(self, before_bytes: int) -> None:
-        self._before_bytes = before_bytes
-        self._taken_s = self._steady_s = 0.0
-        self.most: int | None = None
-
-    def add(self, used_bytes: int | None, lasting_s: float) -> None:
-        if used_bytes is None:
-            return
-        own = max(0, used_bytes - self._before_bytes)
-        before = self.most or 0
-        self.most = most = max(before, own)
-        if most > before * (1 + STEADY_BYTES):  # a new maximum: earlier time was not at it
-            self._steady_s = 0.0
-        if most * TAKEN > before:
-            self._taken_s = 0.0
-        if own and own >= most * TAKEN:
-            self._taken_s += lasting_s
-            self._steady_s += lasting_s * (own >= most * (1 - STEADY_BYTES))
-
-    @property
-    def steady_percentage(self) -> float | None:
-        return 100 * self._steady_s / self._taken_s if self._taken_s else None
-
-
 _LEVELS = (
     "time_active_percentage",
     "memory_active_percentage",
@@ -128,9 +99,6 @@ class Usage:
 
     Args:
         first: the reading before the job begins; memory in use then is not the job's.
-
-    Attributes:
-        samples: number of readings after the first.
     """
 
     def __init__(self, first: Reading) -> None:
@@ -138,7 +106,8 @@ class Usage:
         self._first = self._last = first
         self._sums = dict.fromkeys(_LEVELS, 0.0)
         self._covered_s = dict.fromkeys(_LEVELS, 0.0)
-        self._memory = _MemoryMeter(first.memory_bytes or 0)
+        self._memory_bytes: int | None = None  # the most in use beyond what was before the job
+        self._taken_s = self._steady_s = 0.0  # time with its memory, and with the most of it
         self._counted = first  # the last reading that has the energy
 
     def add(self, reading: Reading) -> None:
@@ -149,11 +118,24 @@ class Usage:
             if value is not None:
                 self._sums[name] += value * lasting_s
                 self._covered_s[name] += lasting_s
-        self._memory.add(reading.memory_bytes, lasting_s)
+        if reading.memory_bytes is not None:
+            self._add_memory(reading.memory_bytes, lasting_s)
         if reading.energy_j is not None:
             self._counted = reading
         self._last = reading
         self.samples += 1
+
+    def _add_memory(self, used_bytes: int, lasting_s: float) -> None:
+        own = max(0, used_bytes - (self._first.memory_bytes or 0))
+        before = self._memory_bytes or 0
+        self._memory_bytes = most = max(before, own)
+        if most > before * (1 + STEADY_BYTES):  # a new maximum: earlier time was not at it
+            self._steady_s = 0.0
+        if most * TAKEN > before:
+            self._taken_s = 0.0
+        if own and own >= most * TAKEN:
+            self._taken_s += lasting_s
+            self._steady_s += lasting_s * (own >= most * (1 - STEADY_BYTES))
 
     def figures(self) -> dict[str, float]:
         """Return the figures of all readings so far, without those that are unknown.
@@ -174,8 +156,9 @@ class Usage:
             found["power_w"] = (after_j - before_j) / counted_s
         if found["power_w"] is not None:
             found["energy_j"] = found["power_w"] * (self._last.at_s - self._first.at_s)
-        found["memory_bytes"] = self._memory.most
-        found["memory_steady_percentage"] = self._memory.steady_percentage
+        found["memory_bytes"] = self._memory_bytes
+        if self._taken_s:
+            found["memory_steady_percentage"] = 100 * self._steady_s / self._taken_s
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -184,8 +167,7 @@ class PeerTraffic(Record):
 
     Attributes:
         peer: index of the other GPU.
-        sent: bytes sent; None if they were not counted.
-        received: bytes received; None if they were not counted.
+        sent: None, as received, if they were not counted.
     """
 
     peer: int
@@ -198,12 +180,10 @@ class GpuRun(Record):
 
     Attributes:
         gpu: index of the GPU.
-        uuid: UUID of the GPU.
         model: product name.
         memory_bytes: size of its memory.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
             Usage.figures.
-        samples: number of readings while the job ran.
         traffic: what went over its NVLinks, by the GPU at their other end.
         hides_peers: whether an NVLink ends at an NVSwitch or at something unknown, so that its
             traffic with other GPUs does not show.
@@ -251,7 +231,6 @@ class Run(Record):
     """One run of a job.
 
     Attributes:
-        command: argv.
         exit_status: exit status as a shell shows it, 0-255.
         duration_s: seconds from its start to its end.
         gpus: its GPUs, by rank.
@@ -294,12 +273,13 @@ def figures_of(run: Run) -> dict[str, float]:
     memory = max((gpu.figures.get("memory_bytes", 0) for gpu in run.gpus), default=0)
     if memory:  # rounded up: a job that shares a GPU must not be short of memory
         found["memory_mib"] = -int(-memory // (1 << 20))
+    sm, bandwidth = "time_active_percentage", "memory_active_percentage"
+    if run.has_gpm:
+        sm, bandwidth = "sm_percentage", "dram_percentage"
     names = {
-        "sm_utilization_percentage": "sm_percentage" if run.has_gpm else "time_active_percentage",
+        "sm_utilization_percentage": sm,
         "sm_occupancy_percentage": "occupancy_percentage",
-        "memory_bandwidth_utilization_percentage": (
-            "dram_percentage" if run.has_gpm else "memory_active_percentage"
-        ),
+        "memory_bandwidth_utilization_percentage": bandwidth,
         "time_active_percentage": "time_active_percentage",
         "power_w": "power_w",
         "energy_j": "energy_j",
@@ -321,13 +301,12 @@ def is_reservation(run: Run) -> bool:
         the card. JAX: docs, GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
     """
     for gpu in run.gpus:
-        most = gpu.figures.get("memory_bytes", 0)
-        steady = gpu.figures.get("memory_steady_percentage", 0.0)
-        if most and gpu.memory_bytes and steady >= RESERVATION_STEADY_PERCENTAGE:
-            share = 100 * most / gpu.memory_bytes
-            is_usual = abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN
-            if is_usual or share >= RESERVED_FROM_PERCENTAGE:
-                return True
+        is_steady = gpu.figures.get("memory_steady_percentage", 0.0) >= STEADY_PERCENTAGE
+        # Of some GPUs the driver does not tell how much memory they have.
+        share = 100 * gpu.figures.get("memory_bytes", 0) / (gpu.memory_bytes or inf)
+        is_usual = abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN
+        if is_steady and (is_usual or share >= RESERVED_FROM_PERCENTAGE):
+            return True
     return False
 
 

@@ -42,7 +42,6 @@ class Sampler:
 
     Args:
         gpus: the job's, in rank order.
-        look: called with each reading.
 
     Attributes:
         problems: why not all GPUs were read from the job's beginning to its end.

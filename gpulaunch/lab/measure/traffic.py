@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from gpulaunch.lab.measure.run import GpuRun, Run, rounded
-from gpulaunch.profiles.pattern import Edge, is_whole
+from gpulaunch.profiles.pattern import is_whole
 
 NOISE_SHARE = 0.01
 """Least traffic of a pair that has an edge, as part of the busiest pair's. Our choice.
@@ -32,7 +32,6 @@ def communication_of(run: Run, source: str) -> tuple[dict[str, Any], tuple[str, 
 
     Args:
         run: a run on any number of GPUs; on one there is no communication.
-        source: the beginning of the section's source.
     """
     if len(run.gpus) < 2:
         return {}, ()
@@ -45,7 +44,10 @@ def communication_of(run: Run, source: str) -> tuple[dict[str, Any], tuple[str, 
     edges = [(*pair, amount / _GB) for pair, amount in amounts.items() if amount >= floor]
     lines = []
     if edges:
-        lines.append(f"over direct NVLinks, both ways: {_edges_text(edges, run.duration_s)}")
+        heaviest = sorted(edges, key=lambda edge: -edge[2])[:_MOST_PAIRS]
+        shown = [f"ranks {a}-{b} {gb / run.duration_s:.3g} GB/s" for a, b, gb in heaviest]
+        more = f" and {len(edges) - _MOST_PAIRS} more" if len(edges) > _MOST_PAIRS else ""
+        lines.append(f"over direct NVLinks, both ways: {', '.join(shown)}{more}")
     elif amounts:
         lines.append("no pair of ranks talked over direct NVLinks")
     section: dict[str, Any] = {}
@@ -82,10 +84,3 @@ def traffic_between(gpus: Sequence[GpuRun]) -> dict[tuple[int, int], float] | No
                 return None
             amounts[a, b] += sum(known) / len(known)
     return amounts
-
-
-def _edges_text(edges: Sequence[Edge], duration_s: float) -> str:
-    heaviest = sorted(edges, key=lambda edge: -edge[2])
-    shown = [f"ranks {a}-{b} {gb / duration_s:.3g} GB/s" for a, b, gb in heaviest[:_MOST_PAIRS]]
-    left = len(heaviest) - _MOST_PAIRS
-    return ", ".join(shown) + (f" and {left} more" if left > 0 else "")

@@ -97,7 +97,6 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
 
     Args:
         runs: one or more runs of one job, in their order.
-        source: the source that the section names.
     """
     sections = _sections_of(runs[0], source)
     for run in runs[1:]:
@@ -139,9 +138,7 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> tuple[Document, 
     the job has changed. A complete run always replaces an incomplete one.
 
     Args:
-        known: the profile's document.
         run: a complete run.
-        source: the source that new figures name.
 
     Returns:
         The sections, and a line for each figure of the run that does not fit those known before.
@@ -211,7 +208,6 @@ class Outcome(Record):
     Attributes:
         sections: sections for the profile; empty if nothing was found.
         status: wait status of the last launch.
-        lines: lines to print for the user.
     """
 
     sections: Document
@@ -227,9 +223,7 @@ def keep(
     Figures of an incomplete run do not replace those of a complete one.
 
     Args:
-        path: path of the profile's file.
         name: name of the profile, if it is new.
-        found: the sections.
         command: argv that was measured; () if nothing ran.
         guessed: whether they were read from files, so that they must not replace measured figures.
 
@@ -329,7 +323,6 @@ def learn(path: str, run: Run) -> list[str]:
 
     Args:
         path: path of the profile's file, which need not exist yet.
-        run: the run to add.
 
     Raises:
         UsageError: the file exists and is no profile.

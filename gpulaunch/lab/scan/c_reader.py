@@ -38,9 +38,7 @@ def read_c(path: str, text: str, scanned: set[str], found: Findings) -> None:
     """Add the calls in one file that make GPUs communicate.
 
     Args:
-        text: any text.
         scanned: names of the files that are scanned, without folders.
-        found: what they are added to.
 
     Raises:
         UsageError: the file has to be parsed, and tree-sitter is not installed.
@@ -88,8 +86,6 @@ def _text(node: "Node | None") -> str:
 
 
 class _CFile:
-    """A file while it is read."""
-
     def __init__(self, path: str, found: Findings) -> None:
         self._path = path
         self._found = found

@@ -41,11 +41,8 @@ class Use(Record):
     """A place in a file where an interface is used.
 
     Attributes:
-        file: path of the file.
-        line: line number, 1 or more.
         api: name of the interface, such as "ncclAllReduce" or "torch.distributed.all_reduce".
         pattern: pattern by its peers or of the interface; "" if neither is known.
-        interface: what is known of it.
         repeats: whether it runs over and over; None if unknown.
         amount: how much it moves, as far as the arguments show.
     """
@@ -63,7 +60,6 @@ class Findings:
     """What the files of a program show; the readers add to it.
 
     Attributes:
-        uses: uses of interfaces by file, line and name.
         doubts: reasons why the pattern of calls that were found may be another.
         unseen: reasons why there may be calls that were not found.
         named: names of calls that stand in a macro or text, or are called on an unknown object.

@@ -34,7 +34,6 @@ def pattern_of_peers(expressions: Sequence[str], *, pair: bool) -> str:
     """Return the pattern of one call by all its arguments that name peers.
 
     Args:
-        expressions: those arguments.
         pair: whether they are the two ends of one copy, instead of peers of the calling rank.
 
     Returns:

@@ -31,9 +31,7 @@ def read_python(path: str, text: str, scanned: set[str], found: Findings) -> Non
     """Add the calls in one file of Python that make GPUs communicate.
 
     Args:
-        text: any text.
         scanned: names of the modules that are scanned.
-        found: what they are added to.
     """
     try:
         with warnings.catch_warnings():
@@ -54,8 +52,6 @@ def read_python(path: str, text: str, scanned: set[str], found: Findings) -> Non
 
 
 class _PythonFile:
-    """A file while it is read."""
-
     def __init__(self, path: str, tree: ast.Module, found: Findings) -> None:
         self.imported: list[str] = []
         self._path = path

@@ -25,7 +25,6 @@ class Scan(Record):
         pattern: the smallest built-in pattern that has all edges of all calls.
         sensitive: whether fast links make the job faster; None if the source does not show it.
         confidence: confidence of the calls and the pattern: "certain", "likely" or "guess".
-        reasons: sentences that give the reasons.
         warnings: files that could not be read or understood, one line each.
         files: number of files that were understood.
     """
@@ -44,9 +43,6 @@ def read_sources(path: str) -> tuple[dict[str, str], list[str]]:
 
     Hidden folders, build folders, installed packages, links to folders and files of other languages
     are left out.
-
-    Args:
-        path: path of a file or a folder.
 
     Returns:
         The texts by path, with undecodable bytes as surrogates (surrogateescape), and a line for

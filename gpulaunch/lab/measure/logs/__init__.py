@@ -1,1 +1,1 @@
-"""Logs of other tools: NCCL's log, Nsight Compute's tables."""
+"""Logs of other tools: NCCL's, and what DCGM or Nsight Systems has sampled."""

@@ -37,7 +37,6 @@ class Activity(Record):
         sm_percentage: share of the SMs that had a warp, 0-100.
         dram_percentage: share of the time in which memory moved data, 0-100.
         busy_percentage: share of the time in which anything ran, 0-100; None if not sampled.
-        samples: number of rows.
     """
 
     sm_percentage: float
@@ -48,10 +47,6 @@ class Activity(Record):
 
 def read_activity(text: str, origin: str) -> Activity:
     """Return the means of all samples of a table.
-
-    Args:
-        text: the table.
-        origin: name of the file, for messages.
 
     Raises:
         UsageError: it is no such table, or a figure is out of range.

@@ -73,9 +73,6 @@ class Member(Record):
     """A rank of a communicator.
 
     Attributes:
-        rank: number of the rank in the communicator.
-        ranks: number of ranks of the communicator.
-        gpu: its GPU.
         group: identity of the communicator, equal for all its ranks: NCCL's id of it, or what it
             was split off from; its number of ranks, if neither is known.
     """
@@ -92,7 +89,6 @@ class Calls(Record):
     Attributes:
         name: name of the function, such as "AllReduce" or "Send".
         endpoint: the caller's side of the communicator.
-        ranks: number of ranks of the communicator.
         message_bytes: size as nccl-tests count it: that of the whole buffer, of which each rank has
             a part in an AllGather.
         peer: rank in the communicator: the peer of Send and Recv, the root of other functions.
@@ -109,10 +105,7 @@ class NcclLog:
     """The contents of a log, as far as its lines were read.
 
     Attributes:
-        lines: number of lines of NCCL.
         damaged: number of calls that cannot be read: torn, or of an unknown data type.
-        calls: number of times that each call was made.
-        members: known ranks of communicators.
         devices: GPUs whose calls are in the log, by machine, process and number.
     """
 
@@ -155,7 +148,6 @@ class NcclLog:
         return True
 
     def _note_member(self, line: str) -> None:
-        """Note a rank that joined a communicator."""
         found = _COMM.search(line)
         before, info, _ = line[: found.start()].rpartition("NCCL INFO ") if found else ("", "", "")
         prefix = _PREFIX.search(before[-_BEFORE:] + info)
@@ -206,8 +198,6 @@ class Function(Record):
 
     Attributes:
         api: its name, such as "ncclAllReduce".
-        pattern: name of the pattern between ranks that it causes.
-        calls: number of calls by all ranks in the log.
         message_bytes: average message size, as nccl-tests count it.
         moved_gb: GB that the ranks in the log sent or received for it, if NCCL uses rings.
     """
@@ -223,14 +213,12 @@ class LoggedTraffic(Record):
     """The communication of a job, as its log shows it.
 
     Attributes:
-        ranks: number of ranks of the job.
         groups: ranks of each communicator of only a part of the ranks.
         calls: all functions, the one that moves most first.
         pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all
             bytes; UNKNOWN if they do not all involve all ranks: then the edges tell.
         sensitive: whether faster links make the job faster; None if the log does not show it.
         confidence: confidence of the pattern; the sensitivity is a guess by the sizes.
-        reasons: sentences for the user.
         edges: GB between ranks, if the calls do not all involve all ranks; () otherwise, or if
             unknown.
         message_bytes: average message size of its calls; None if no calls were logged.
@@ -249,10 +237,6 @@ class LoggedTraffic(Record):
 
 def communication(log: NcclLog, name: str) -> LoggedTraffic:
     """Return the pattern and sensitivity of the job that left a log.
-
-    Args:
-        log: from read_nccl_log.
-        name: what errors call the file.
 
     Raises:
         UsageError: the log has neither calls nor communicators.
@@ -353,7 +337,6 @@ def _find_pattern(
     functions: Sequence[Function],
     numbers: Mapping[Gpu, int],
 ) -> tuple[str, tuple[Edge, ...], Confidence, str]:
-    """Return the pattern, its edges, its confidence and the reason."""
     total = fsum(one.moved_gb for one in functions)
     parts = [one for one in functions if one.moved_gb >= NOISE_SHARE * total]
     names = ", ".join(f"{one.api} ({one.pattern})" for one in parts)
