@@ -127,18 +127,7 @@ class Part(Key[S]):
 
 
 class Number(Key[T]):
-    """A key whose value is a number within a range.
-
-    Args:
-        least: smallest allowed value; an int, like `most`, if the number has to be whole.
-        most: largest allowed value.
-        meaning: one line of Markdown.
-        label: name in `gpulaunch profile show`; derived from the key's name if empty.
-    """
-
-    def __init__(self, least: float, most: float, meaning: str, label: str = "") -> None:
-        super().__init__((least, most), meaning, label=label)
-        self.least, self.most = least, most
+    """A key whose value is a number within a range; a whole one if both ends are."""
 
 
 class Curve(Key[list[Any]]):
@@ -188,17 +177,17 @@ def flag(meaning: str) -> Key[bool | None]:
 
 def number(least: float, most: float, meaning: str, label: str = "") -> Key[float | None]:
     """Declare a number from `least` to `most`, both included."""
-    return Number(float(least), float(most), meaning, label)
+    return Number((float(least), float(most)), meaning, label=label)
 
 
 def percentage(meaning: str, most: float = 100.0, label: str = "") -> Key[float | None]:
     """Declare a percentage from 0 to `most`."""
-    return Number(0.0, most, meaning, label)
+    return Number((0.0, most), meaning, label=label)
 
 
 def whole(least: int, most: int, meaning: str, label: str = "") -> Key[int | None]:
     """Declare a whole number from `least` to `most`, both included."""
-    return Number(least, most, meaning, label)
+    return Number((least, most), meaning, label=label)
 
 
 def word(words: Sequence[str], meaning: str) -> Key[str | None]:
@@ -472,13 +461,3 @@ class SharingWish(Section):
     sm_percentage = whole(
         1, 100, "share of the SMs that it is to have then", label="share of the SMs"
     )
-
-
-class Scaling(Section):
-    """Profiles of one job at several problem sizes (mps-sharing-2024 Table II)."""
-
-    required = ("parameter", "profiles")
-    is_one_measurement = True
-
-    parameter = text("what NAME@PARAMETER=NUMBER asks for, such as `size`")
-    profiles = table(str, "table of number and profile name: what was measured at which size")

@@ -194,7 +194,7 @@ def test_all_that_is_shipped() -> None:
         assert load_profile(name).name == name
         document = tomllib.loads(Path(find_profile(name)).read_text(encoding="utf-8"))
         figures = [document[key] for key in document if key in with_source]
-        assert figures or "scaling" in document, name
+        assert figures, name
         assert all(len(place["source"]) > 10 for place in figures), name
     for name in machine_names():
         topology, path = load_described_machine(name)
