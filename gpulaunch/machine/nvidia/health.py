@@ -76,7 +76,7 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
 
 def _read_one(gpu: Gpu) -> Health:
     try:
-        card = _card_of(gpu)
+        card = nvml.card_of(*card_key(gpu))
         counters = read_counters(card)
         problems = _find_problems(card, gpu, counters)
         return Health(gpu.uuid, problems, _find_warnings(card, gpu, counters))
@@ -95,15 +95,13 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    card = _card_of(gpu) if gpu.mig else card
+    card = nvml.card_of(*card_key(gpu)) if gpu.mig else card
     return "; ".join(_find_problems(card, gpu, read_counters(card))) or None
 
 
-def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
-    """Return a GPU's card, which has the health of all its MIG instances."""
-    if gpu.mig:
-        return nvml.card_of(gpu.mig.card_uuid, gpu.mig.card)
-    return nvml.card_of(gpu.uuid, gpu.card)
+def card_key(gpu: Gpu) -> tuple[str, int]:
+    """Return UUID and index of a GPU's card, which has the health of all its MIG instances."""
+    return (gpu.mig.card_uuid if gpu.mig else gpu.uuid, gpu.card)
 
 
 def _find_problems(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int]) -> tuple[str, ...]:
