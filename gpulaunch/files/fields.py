@@ -17,52 +17,33 @@ class OneOrEach(Record):
     rule: Rule
 
 
-class Above:
-    """A rule for a number above a bound.
+class Above(Record):
+    """A rule for a number above `least`, which is not allowed itself, and `most` at most."""
 
-    Args:
-        least: bound that is not allowed itself.
-        most: largest value allowed.
-    """
-
-    def __init__(self, least: float, most: float) -> None:
-        self.least, self.most = least, most
+    least: float
+    most: float
 
 
-class ListOf:
-    """A rule for a list.
+class ListOf(Record):
+    """A rule for a list of `least` to `most` values, with a rule for each."""
 
-    Args:
-        rule: rule for each value.
-        least: smallest number of values.
-        most: largest number of values.
-    """
-
-    def __init__(self, rule: "AnyRule", least: int = 0, most: int = 1 << 20) -> None:
-        self.rule, self.least, self.most = rule, least, most
+    rule: "AnyRule"
+    least: int = 0
+    most: int = 1 << 20
 
 
 class RowOf:
-    """A rule for a list of fixed length, with a rule for each position.
-
-    Args:
-        rules: rules in order.
-    """
+    """A rule for a list of fixed length, with a rule for each position, in order."""
 
     def __init__(self, *rules: "AnyRule") -> None:
         self.rules = rules
 
 
-class TableOf:
-    """A rule for a table with free keys.
+class TableOf(Record):
+    """A rule for a table with a rule for each value, and free keys unless there are `names`."""
 
-    Args:
-        rule: rule for each value.
-        names: the only keys allowed, if they are limited.
-    """
-
-    def __init__(self, rule: "AnyRule", names: Sequence[str] = ()) -> None:
-        self.rule, self.names = rule, names
+    rule: "AnyRule"
+    names: Sequence[str] = ()
 
 
 AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
@@ -83,9 +64,6 @@ def checked(
     """Return the document after checking its keys and values.
 
     Args:
-        document: content of the file at this place.
-        fields: every key allowed here.
-        required: keys that must be present.
         where: path of this place in the whole document.
 
     Raises:

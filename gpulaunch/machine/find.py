@@ -32,7 +32,6 @@ class Machine(Record):
     """A machine, read once.
 
     Attributes:
-        topology: its GPUs and links.
         outside: GPUs in use, by leases or otherwise; empty if not asked for.
         key: key of its table; None for this machine's own GPUs.
         ignored: programs whose use does not count.

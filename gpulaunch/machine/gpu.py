@@ -21,8 +21,6 @@ class Mig(Record):
     """The identity of a MIG instance: a slice of a card, with its own memory and processors.
 
     Attributes:
-        card: index of the card.
-        card_uuid: UUID of the card.
         instance: number on the card, as nvidia-smi -L counts; gaps are possible.
         profile: name of its size, such as "1g.10gb".
     """
@@ -40,7 +38,6 @@ class Gpu(Record):
         index: number by PCI order, as NVML and CUDA_DEVICE_ORDER=PCI_BUS_ID count; gaps are
             possible. A MIG instance has its mig_index.
         uuid: identity that survives reboots, "GPU-..." or "MIG-...".
-        model: product name.
         memory_bytes: total device memory; 0 if unknown.
         numa_node: NUMA node of the CPUs next to it, or None if unknown.
         cpuset: CPUs next to it; empty if unknown.
@@ -179,7 +176,6 @@ def mig_profile_name(
     Args:
         slices: of its GPU instance.
         compute_slices: of its compute instance.
-        memory_bytes: memory of the instance.
         card_memory_bytes: memory of the card; 0 if unknown.
 
     Source: NVIDIA go-nvlib pkg/nvlib/device/mig_profile.go, getMigMemorySizeInGB.

@@ -138,11 +138,7 @@ def nvlink_figures(
 
 
 def bundle_share(count: int) -> float:
-    """Return the share of the planned bandwidth that NVLinks straight from GPU to GPU reach.
-
-    Args:
-        count: number of NVLinks between the two.
-    """
+    """Return the share of the planned bandwidth that NVLinks straight from GPU to GPU reach."""
     return _BRIDGED_SHARE if count >= BRIDGED_LINKS else 1.0
 
 
@@ -188,7 +184,6 @@ class Link(Record):
     """The connection of two GPUs; `a` and `b` are indices, a < b.
 
     Attributes:
-        kind: kind of their best direct connection.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
         pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
             machines.

@@ -33,7 +33,6 @@ class Topology(Record):
         name: name of the described machine, or the host's.
         gpus: GPUs by ascending index.
         links: links by ascending (a, b); complete.
-        source: origin of the facts.
         digest: digest of the description; None for the machine that we run on.
         measured: results of `gpulaunch topo --measure`, if any.
         driver: name of the GPUs' driver in the registry.
@@ -71,8 +70,6 @@ class TableKey(Record):
     """The key of a described machine in the allocation table; this machine's own GPUs have None.
 
     Attributes:
-        name: name of the described machine.
-        digest: digest of its description.
         file: path of its description, so that a launch inside a lease finds it again.
     """
 
@@ -128,7 +125,6 @@ class Card(Record):
     """The contents of one slot: a GPU, or the MIG instances of one.
 
     Attributes:
-        index: index of the card.
         gpu: the GPU, or its first instance, which has the card's slot, NVLinks and CPUs.
         instances: MIG instances by number; empty for a whole card.
     """

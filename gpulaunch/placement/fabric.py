@@ -21,7 +21,6 @@ class Kind(Record):
         weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
         planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
         hop: what one step of a ring carries here: the faster of NVLink and PCIe.
-        count: number of NVLinks.
         direct: whether those lead from GPU to GPU, not into a switch.
         name: name of the class of links, such as "NV2 50".
     """
@@ -51,7 +50,6 @@ class Fabric:
     than the NVLink beside it, it makes no difference.
 
     Attributes:
-        topology: the topology that is laid out.
         gpus: index of the GPU at each position.
         position: position of the GPU with each index.
         kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.

@@ -47,14 +47,12 @@ class Mapper:
 
     Args:
         kind: for every two positions the kind of their link, a number.
-        edges: edges of the pattern, for the number of ranks that are to be placed.
         worth: what a link of each kind adds to a total.
         speeds: what a link of each kind carries for two GPUs; None if no edge is waited for.
         ranks: number of ranks, if some may have no edge.
 
     Attributes:
         edges: rank, higher rank, place of the edge's weight among all weights, heaviest first.
-        ranks: number of ranks.
         shares: the weights of edges relative to the heaviest, which is the first.
         gain: for each of these weights what an edge adds to a total, by kind of link.
         speed: likewise how fast it is; empty without speeds.
@@ -293,7 +291,6 @@ class _Exchanges:
         """Return the best order that exchanges lead to.
 
         Args:
-            start: the order to begin with.
             kicks: how often three ranks of the best order change places, which are drawn, and
                 exchanges go on from there: iterated local search (Lourenco, Martin and Stutzle,
                 Handbook of Metaheuristics, 2003).

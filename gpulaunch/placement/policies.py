@@ -201,9 +201,6 @@ class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:
-        order: returns the order in which the policy takes the candidates of a problem.
-        help: what the policy compares or makes, for lists of policies.
-        source: where the policy comes from, for lists of policies.
         bandwidth_model: the bandwidth model that it goes by unless the user names one.
         goes_by_utility: it weighs the utility to the job, so that neighbours matter, and which
             began last.
@@ -297,7 +294,6 @@ class Placement(Record):
 
     Attributes:
         gpus: indices, in rank order.
-        scores: scores of that mapping.
         by: the scores that decide, the first one first.
         candidates: number of sets there were.
         chosen_by_policy: whether the policy chose the set by itself, and compared none.

@@ -51,7 +51,6 @@ class Needs(Record):
         required: GPUs that must be in it.
         within: groups of which it must lie in one; empty for anywhere.
         at_most: groups of which it may have only so many GPUs.
-        nvlink: NVLink must connect it.
         least_gb_per_s: least effective bandwidth; 0 for any.
     """
 
@@ -107,11 +106,8 @@ class PlacementProblem:
         free: indices of all GPUs that are free; what is preserved is counted over these.
         admitted: those of them that the request admits.
         count: number of GPUs, 1 to len(admitted).
-        pattern: which ranks talk to which.
         sensitive: whether the job's speed depends on its links; without traffic between GPUs it
             does not.
-        model: name of the effective-bandwidth model.
-        needs: what a set must have besides its size.
         weights: weights of the costs, for policies that go by utility (topo-aware-sc17).
         slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
             is none.
@@ -120,10 +116,6 @@ class PlacementProblem:
             all; missing is 0.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
         rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
-
-    Attributes:
-        edges: edges of the pattern.
-        fabric: the machine's links.
     """
 
     def __init__(
@@ -456,7 +448,6 @@ def fragmentation(
 
     Args:
         free_by_socket: free GPUs of each socket before the placement.
-        total_by_socket: all its GPUs.
         sockets: the socket of each chosen GPU.
 
     Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since

@@ -132,7 +132,6 @@ class Valuation:
         far: distance of every two GPUs of the machine, free or not: 1 or more; 0 to itself.
         socket_of: socket of every GPU of the machine, near ones next to each other.
         free: the free GPUs, also those that this job may not choose.
-        weights: weights of the costs.
         slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
             missing is 0.
         worst: the slowdown that counts as 1.
@@ -259,8 +258,6 @@ def place_tasks(
     of dual recursive bipartitioning.
 
     Args:
-        value: what placements of the job are worth on the machine.
-        choosable: the GPUs that may be chosen.
         allows: returns whether a set will do; None for all sets.
 
     Returns:
@@ -322,9 +319,7 @@ def cut_in_two(
     them one by one, each to the half where it is of more use; and so on within the halves.
 
     Args:
-        value: what placements of the job are worth on the machine.
         choosable: the GPUs that may be chosen, at least as many as there are ranks.
-        allows: returns whether a set will do; None for all sets.
 
     Returns:
         None if the placement will not do.

@@ -125,8 +125,6 @@ class Label(Record):
     """A profile in a container image.
 
     Attributes:
-        image: name of the image.
-        key: key of the label.
         text: name of a profile that can be found here, or a whole profile as TOML.
     """
 
@@ -251,10 +249,6 @@ def split_variant(text: str) -> tuple[str, str | None]:
 
 def read_layers(document: Document, variant: str | None, find: Find) -> Profile:
     """Read the profile in a file, merged with its base and a variant.
-
-    Args:
-        variant: the variant asked for, or None.
-        find: finds the profiles that the file names.
 
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.

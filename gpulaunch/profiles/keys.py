@@ -69,14 +69,9 @@ class Key(Generic[T]):
     """A key of a section: on the class this declaration, on a section the key's value.
 
     Args:
-        rule: rule that checks the value.
         meaning: one line of Markdown, with the unit where the name does not tell.
-        default: value of a section that lacks the key.
         label: name in `gpulaunch profile show`; derived from the key's name if empty.
         unit: unit of the numbers; the one that the key's name ends with if empty.
-
-    Attributes:
-        name: name of the key.
     """
 
     def __init__(
@@ -110,11 +105,7 @@ class Key(Generic[T]):
 
 
 class Part(Key[S]):
-    """A key whose value is a section in itself; an empty one where the key is missing.
-
-    Args:
-        meaning: one line of Markdown.
-    """
+    """A key whose value is a section in itself; an empty one where the key is missing."""
 
     def __init__(self, section: type[S], meaning: str) -> None:
         super().__init__(dict, meaning)
@@ -134,11 +125,8 @@ class Curve(Key[list[Any]]):
     """A key whose value is a list of numbers, one for each number in the list of another key.
 
     Args:
-        rule: rule that checks each number.
-        meaning: one line of Markdown.
         over: name of the other key.
         unit_in: name of the key whose value is the unit of the numbers.
-        most: largest number of values.
     """
 
     def __init__(self, rule: AnyRule, meaning: str, over: str, unit_in: str, most: int) -> None:
@@ -150,7 +138,6 @@ class FiguresOf(Key["Mapping[str, float]"]):
     """A key whose value is a table of numbers, each about the key of that name in a section.
 
     Args:
-        meaning: one line of Markdown.
         label: text before such a number where it is shown beside the figure that it is about.
     """
 
@@ -216,8 +203,6 @@ def check_section(document: object, section: type[Section], where: Where = ()) -
     """Check a table, and the sections within it.
 
     Args:
-        document: the table.
-        section: class that declares its keys.
         where: path of the table in the whole document.
 
     Raises:

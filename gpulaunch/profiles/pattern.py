@@ -225,7 +225,6 @@ def given_pattern(
     """Build the pattern of a graph: check its edges and add up those of one pair.
 
     Args:
-        name: name of the pattern.
         edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only ratios matter.
         nodes: all ranks, 0 or more, if known; ranks without an edge are an error.
 
@@ -276,7 +275,6 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
 
     Args:
         graph: the graph; it is not changed.
-        name: name of the pattern.
         origin: beginning of error messages, such as a path; by default the name.
 
     Raises:

@@ -57,10 +57,6 @@ def load_pattern(text: str) -> Pattern:
 def read_edges(path: str, content: str) -> list[tuple[int, Edge]]:
     """Return the directed edges of an edge list as they stand there, each with its line.
 
-    Args:
-        path: path of the file, for messages.
-        content: its text.
-
     Raises:
         UsageError: a line is no edge, or an edge stands twice. Ranks and weights are not checked
             any further.
