@@ -8,7 +8,7 @@ from itertools import combinations
 from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record, as_list, replace
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
@@ -70,15 +70,18 @@ class Fabric:
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[Kind, int] = {}
+        known: dict[tuple[object, ...], int] = {}
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
         switched: dict[int, Link] = {}
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
-            place = places.setdefault(_kind(link, usable=usable), len(places))
+            facts = (usable, *as_list(link)[2:])
+            if facts not in known:
+                known[facts] = places.setdefault(_kind(link, usable=usable), len(places))
             a, b = self.position[link.a], self.position[link.b]
-            self.kind[a][b] = self.kind[b][a] = place
+            self.kind[a][b] = self.kind[b][a] = known[facts]
             if link.kind == "nvswitch":
                 switched[a] = switched[b] = link
         for i, link in switched.items():

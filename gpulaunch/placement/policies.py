@@ -12,9 +12,9 @@ from math import comb
 from typing import Literal
 
 from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS
-from gpulaunch.placement.problem import Needs, PlacementProblem, ScoreName, Scores
+from gpulaunch.placement.problem import PlacementProblem, ScoreName, Scores
 from gpulaunch.placement.search import MOST_SETS
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""
@@ -158,11 +158,10 @@ def _most_useful(
         slowdowns = [problem.slowdown.get(gpu, 0.0) for gpu in problem.admitted]
         worst = max(LEAST_WORST_SLOWDOWN, *slowdowns)
     place = cut_in_two if as_published else place_tasks
-    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     most, chosen = None, None
     for group in problem.groups:
         value = value_on(problem, group, weights, worst)
-        gpus = place(value, group, allows)
+        gpus = place(value, group, problem.allows)
         if gpus and (most is None or value.worth_of(gpus) > most):
             most, chosen = value.worth_of(gpus), gpus
     return Order(("effective_bandwidth", "fragmentation"), chosen)
