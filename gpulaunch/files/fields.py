@@ -138,9 +138,10 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
             _check(one, rule.rule, where)
         return
     elif isinstance(rule, tuple):
-        problem = (
-            _check_words(value, rule) if isinstance(rule[0], str) else _check_range(value, *rule)
-        )
+        if not isinstance(rule[0], str):
+            problem = _check_range(value, *rule)
+        else:
+            problem = None if value in rule else f"{value!r} is none of {', '.join(rule)}"
     elif isinstance(rule, Above):
         good = _is_number(value) and rule.least < value <= rule.most  # type: ignore[operator]
         problem = (
@@ -189,23 +190,14 @@ def _describe_mismatch(value: object, kind: type) -> str:
     return f"{value!r} is not {_NAMES[kind]}"
 
 
-def _check_words(value: object, words: tuple[Any, ...]) -> str | None:
-    return None if value in words else f"{value!r} is none of {', '.join(words)}"
-
-
 def _check_range(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
     whole = isinstance(low, int) and isinstance(high, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
-    return (
-        None
-        if low <= value <= high
-        else f"{value} is not within {_format_bound(low)} to {_format_bound(high)}"
-    )
-
-
-def _format_bound(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:.16g}"
+    if low <= value <= high:
+        return None
+    bounds = [str(one) if isinstance(one, int) else f"{one:.16g}" for one in (low, high)]
+    return f"{value} is not within {' to '.join(bounds)}"
 
 
 def _is_number(value: object) -> bool:

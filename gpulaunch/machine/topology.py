@@ -179,7 +179,11 @@ def to_rows(topology: Topology) -> list[Any]:
 
     They are without digest and measurements, which a machine itself has not.
     """
-    gpus = [_gpu_to_row(gpu) for gpu in topology.gpus]
+    gpus = []
+    for gpu in topology.gpus:
+        mig = as_list(gpu.mig) if gpu.mig else None
+        row = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}
+        gpus.append([*row.values()])
     links = [as_list(link) for link in topology.links]
     return [topology.name, gpus, links, topology.source, topology.driver]
 
@@ -198,11 +202,6 @@ def topology_of_rows(rows: list[Any]) -> Topology:
         source,
         driver=driver,
     )
-
-
-def _gpu_to_row(gpu: Gpu) -> list[Any]:
-    mig = as_list(gpu.mig) if gpu.mig else None
-    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
 
 
 def _gpu_from_row(row: list[Any]) -> Gpu:

@@ -79,8 +79,7 @@ def load_profile(name: str) -> Profile:
         UsageError: there is no such profile, or it is wrong.
     """
     file, variant = split_variant(name)
-    document = read_document(_find_profile(file, _profile_directories()))
-    return read_layers(document, variant, _find_base)
+    return read_layers(read_document(find_profile(file)), variant)
 
 
 def _find_base(name: str, asker: str) -> str:
@@ -97,15 +96,6 @@ def _find_base(name: str, asker: str) -> str:
         places = [os.path.abspath(directory) for directory in directories]
         directories = directories[places.index(own) + 1 :] if own in places else directories
     return _find_profile(name, directories)
-
-
-def profile_within(document: Document) -> Profile:
-    """Read a profile that is a table in another document, merged with its base.
-
-    Raises:
-        UsageError: the profile is wrong.
-    """
-    return read_layers(document, None, _find_base)
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
@@ -247,8 +237,8 @@ def split_variant(text: str) -> tuple[str, str | None]:
     return f"{directory}{slash}{name}", variant if at else None
 
 
-def read_layers(document: Document, variant: str | None, find: Find) -> Profile:
-    """Read the profile in a file, merged with its base and a variant.
+def read_layers(document: Document, variant: str | None = None, find: Find = _find_base) -> Profile:
+    """Read the profile in a file or in a table of one, merged with its base and a variant.
 
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.

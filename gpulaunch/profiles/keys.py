@@ -50,11 +50,7 @@ class Section:
         cls.keys = {name: key for name, key in vars(cls).items() if isinstance(key, Key)}
 
     def __init__(self, document: Mapping[str, Any] | None = None) -> None:
-        object.__setattr__(self, "document", {} if document is None else document)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Raise AttributeError: sections are read-only."""
-        raise AttributeError(f"{name}: a record does not change")
+        self.document = {} if document is None else document
 
     def __bool__(self) -> bool:
         """Return whether the table has any key."""
