@@ -237,11 +237,13 @@ class PlacementProblem:
             masks = grow_sets(self.fabric, self.count, self._limits, self._worth_of_part(by))
         slowest_first = self.is_slowest_first(by)
         names = [name for name in by if self._tells_apart(name)]
-        left: dict[int, float] = {}  # how many sets more are looked at closely
+        # By the places of scores that are slow to tell: how many sets more are looked at closely.
+        left: dict[int, float] = {}
         for place, name in enumerate(names):
-            if self._is_slow(name):
-                few = self.count > EXACT_RANKS and self._is_mapped(name)
-                left[place] = MOST_MAPPED if few else inf
+            if self._is_mapped(name):
+                left[place] = MOST_MAPPED if self.count > EXACT_RANKS else inf
+            elif name == "effective_bandwidth" and self._collective and self._model == "cut":
+                left[place] = inf
         steps = [*range(len(names)), *left]
         # Negative, since a heap has the least in front; a larger mask has lower indices.
         heap: list[tuple[tuple[float, ...], int, int]]
@@ -341,11 +343,6 @@ class PlacementProblem:
         return name == "aggregate_bandwidth" and not (
             self.mapper.tells_no_rank_apart or not self.edges
         )
-
-    def _is_slow(self, name: ScoreName) -> bool:
-        """Return whether a score is slow to tell, so that a bound of it counts first."""
-        is_cut = name == "effective_bandwidth" and self._collective and self._model == "cut"
-        return is_cut or self._is_mapped(name)
 
     def _bound(self, name: ScoreName, mask: int) -> int:
         """Return at least a score that is slow to tell."""

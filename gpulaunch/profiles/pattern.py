@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,16 +83,6 @@ def _ring_edges(ranks: int) -> Pairs:
     return ((rank, (rank + 1) % ranks) for rank in range(ranks))
 
 
-def _chain_edges(ranks: int) -> Pairs:
-    """Join each rank to its successor."""
-    return ((rank, rank + 1) for rank in range(ranks - 1))
-
-
-def _star_edges(ranks: int) -> Pairs:
-    """Join rank 0 to all others."""
-    return ((0, rank) for rank in range(1, ranks))
-
-
 def _tree_edges(ranks: int) -> Pairs:
     """Return both of NCCL's binary trees.
 
@@ -118,11 +108,6 @@ def _binary_tree_edges(ranks: int) -> Iterator[tuple[int, int]]:
         above = rank - bit
         parent = above | bit << 1
         yield rank, parent if parent < ranks else above
-
-
-def _ring_and_tree_edges(ranks: int) -> Pairs:
-    """Return the edges that NCCL uses for large and for small messages together."""
-    return [*_ring_edges(ranks), *_tree_edges(ranks)]
 
 
 def _grid_edges(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
@@ -158,10 +143,10 @@ def dimensions(ranks: int, axes: int) -> tuple[int, ...]:
 _SHAPES: dict[str, Callable[[int], Pairs]] = {
     "ring": _ring_edges,
     "tree": _tree_edges,
-    "ring+tree": _ring_and_tree_edges,
-    "chain": _chain_edges,
+    "ring+tree": lambda ranks: [*_ring_edges(ranks), *_tree_edges(ranks)],
+    "chain": lambda ranks: pairwise(range(ranks)),
     "all_to_all": lambda ranks: combinations(range(ranks), 2),
-    "star": _star_edges,
+    "star": lambda ranks: ((0, rank) for rank in range(1, ranks)),
     "stencil_2d": lambda ranks: _grid_edges(ranks, 2),
     "stencil_3d": lambda ranks: _grid_edges(ranks, 3),
     "none": lambda _: (),

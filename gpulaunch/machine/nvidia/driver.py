@@ -1,6 +1,7 @@
 """The NVIDIA driver; gpulaunch.machine.driver.Driver documents its functions."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import FailedError, NoDriverError
@@ -68,24 +69,21 @@ def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
     nvml.open_nvml()
     found = []
     for gpu in gpus:
-        try:
-            found.append(_load_of(gpu.uuid, nvml.card_of(gpu.uuid, gpu.card)))
-        except nvml.LostGpuError:
-            found.append(Load(gpu.uuid))
+        load = Load(gpu.uuid)
+        with suppress(nvml.LostGpuError):
+            card = nvml.card_of(gpu.uuid, gpu.card)
+            rates, memory = card.utilization(), card.memory() or card.shared_memory()
+            load = Load(
+                uuid=gpu.uuid,
+                utilization_percentage=rates.gpu if rates else None,
+                memory_utilization_percentage=rates.memory if rates else None,
+                memory_used_bytes=memory.used if memory else None,
+                power_w=card.power_w(),
+                power_limit_w=card.power_limit_w(),
+                temperature_c=card.temperature_c(),
+            )
+        found.append(load)
     return tuple(found)
-
-
-def _load_of(uuid: str, card: Any) -> Load:  # noqa: ANN401
-    rates, memory = card.utilization(), card.memory() or card.shared_memory()
-    return Load(
-        uuid=uuid,
-        utilization_percentage=rates.gpu if rates else None,
-        memory_utilization_percentage=rates.memory if rates else None,
-        memory_used_bytes=memory.used if memory else None,
-        power_w=card.power_w(),
-        power_limit_w=card.power_limit_w(),
-        temperature_c=card.temperature_c(),
-    )
 
 
 def are_busy(gpus: Iterable[Gpu]) -> bool:

@@ -71,17 +71,17 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
         FailedError: there is no NVML or no driver.
     """
     nvml.open_nvml()
-    return tuple(_read_one(gpu) for gpu in gpus)
-
-
-def _read_one(gpu: Gpu) -> Health:
-    try:
-        card = nvml.card_of(*card_key(gpu))
-        counters = read_counters(card)
-        problems = _find_problems(card, gpu, counters)
-        return Health(gpu.uuid, problems, _find_warnings(card, gpu, counters))
-    except nvml.LostGpuError as problem:
-        return Health(gpu.uuid, (f"it does not answer: {str(problem).partition(': ')[2]}",))
+    found = []
+    for gpu in gpus:
+        try:
+            card = nvml.card_of(*card_key(gpu))
+            counters = read_counters(card)
+            problems = _find_problems(card, gpu, counters)
+            found.append(Health(gpu.uuid, problems, _find_warnings(card, gpu, counters)))
+        except nvml.LostGpuError as lost:
+            why = f"it does not answer: {str(lost).partition(': ')[2]}"
+            found.append(Health(gpu.uuid, (why,)))
+    return tuple(found)
 
 
 def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
