@@ -1,17 +1,13 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, parse_cpuset
-from gpulaunch.machine.graph import write_machine
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.graph import Graph
 
 
 class Measured(Record):
@@ -46,7 +42,7 @@ class Topology(Record):
     measured: tuple[Measured, ...] = ()
     driver: str = DEFAULT_DRIVER
 
-    def to_networkx(self) -> "Graph":
+    def to_networkx(self) -> Any:  # noqa: ANN401
         """Return the machine as an undirected networkx graph.
 
         Nodes are GPU indices, edges are the links. All attributes are scalars with the names of the
@@ -62,8 +58,26 @@ class Topology(Record):
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
         """
+        import networkx as nx  # type: ignore[import-untyped]
+
         facts = {"name": self.name, "source": self.source, "digest": self.digest}
-        return write_machine(facts, self.gpus, self.links)
+        graph = nx.Graph(**_without_none(facts))
+        for gpu in self.gpus:
+            values = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset) or None}
+            del values["index"], values["mig"]
+            if gpu.mig:
+                values |= {f"mig_{name}": value for name, value in as_dict(gpu.mig).items()}
+            graph.add_node(gpu.index, **_without_none(values))
+        for link in self.links:
+            weight = link.bandwidth_gb_per_s
+            values = as_dict(link) | {"path": link.path, "bandwidth_gb_per_s": weight}
+            del values["a"], values["b"]
+            graph.add_edge(link.a, link.b, **_without_none(values), weight=weight)
+        return graph
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class TableKey(Record):
