@@ -21,9 +21,8 @@ from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.graph import Graph
 from gpulaunch.process.apart import Attempt
-from gpulaunch.profiles.pattern import graph_pattern
+from gpulaunch.profiles.pattern import Graph, graph_pattern
 from gpulaunch.records import replace
 
 _log = logging.getLogger("gpulaunch")

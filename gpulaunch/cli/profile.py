@@ -19,7 +19,6 @@ from gpulaunch.profiles.catalog import (
     is_benchmark,
     load_profile,
     profile_names,
-    variants_of,
 )
 from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.profile import Profile
@@ -103,8 +102,8 @@ def profile_list(arguments: Sequence[str]) -> int:
             table.add_row(Text(heading, "bold"))
         for profile in group:
             description = Text(printable(profile.description))
-            if variants := variants_of(profile):
-                asked = ", ".join(f"@{_variant_text(profile, variant)}" for variant in variants)
+            if profile.variants:
+                asked = ", ".join(f"@{printable(variant)}" for variant in profile.variants)
                 description.append("\n" if profile.description else "").append(asked, "dim")
             table.add_row(*_cells(profile), description)
     estimated = any(profile.resources.estimated for _, profile in profiles)
@@ -124,13 +123,6 @@ def _cells(profile: Profile) -> list[str]:
         {True: "yes", False: "no", None: ""}[communication.bandwidth_sensitive],
         *(f"~{text}" if name in resources.estimated else text for name, text in figures.items()),
     ]
-
-
-def _variant_text(profile: Profile, variant: str) -> str:
-    """Return a variant's name, and for a size also the profile that was measured there."""
-    if variant in profile.variants or not profile.scaling:
-        return printable(variant)
-    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}")
 
 
 def profile_text(profile: Profile, path: str) -> Parts:
@@ -276,7 +268,7 @@ def profile_document(profile: Profile, path: str) -> Document:
         "name": profile.name,
         "description": profile.description,
         "benchmark": is_benchmark(path),
-        "variants": [f"{profile.name}@{variant}" for variant in variants_of(profile)],
+        "variants": [f"{profile.name}@{variant}" for variant in profile.variants],
         "document": profile.document,
         "path": path,
     }

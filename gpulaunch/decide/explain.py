@@ -17,7 +17,7 @@ from gpulaunch.decide.share_options import assess_share_groups
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
 from gpulaunch.placement.fabric import UNIT
-from gpulaunch.placement.policies import POLICIES, Candidate, ranking
+from gpulaunch.placement.policies import POLICIES, Placement, ranking
 from gpulaunch.placement.problem import ScoreName
 from gpulaunch.records import Record, replace
 
@@ -66,7 +66,7 @@ class Explanation(Record):
     """
 
     excluded: list[Excluded]
-    candidates: list[Candidate]
+    candidates: list[Placement]
     reason: str
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
@@ -194,7 +194,7 @@ def _job_text(lease: Lease, user_name: Callable[[int], str]) -> str:
 
 
 def _explain_winner(
-    request: Request, grant: Grant, ranked: list[Candidate], figures: list[tuple[int, ...]]
+    request: Request, grant: Grant, ranked: list[Placement], figures: list[tuple[int, ...]]
 ) -> str:
     """Return why the first candidate won, by the scores of each that the policy compares."""
     winner = grant.problem.format_set(ranked[0].gpus)

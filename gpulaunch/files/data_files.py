@@ -63,8 +63,6 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
     Args:
         name: a path, or the name of NAME.toml in one of the directories.
         directories: directories to search, in order.
-        subject: kind of the file, for the message.
-        hint: hint for the message.
 
     Raises:
         UsageError: there is no file of that name.

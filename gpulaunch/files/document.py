@@ -143,15 +143,9 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 _STATEMENT = r"\s*(\[|[^=]+=)"  # may begin a statement, or be within a value
 
-_MOST_LEVELS = 16
-"""Parts of a dotted key; the parser's time grows with the square of their number."""
-
 _QUOTED = """"[^"]*"|'[^']*'"""
 _KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"'])+?(?=\s*=))"""
 """The head of a table, or a key."""
-
-_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*"""
-_DEEP_KEY = rf"(?m:^|[\[{{,])[ \t]*(?:{_PART}){{{_MOST_LEVELS}}}"
 
 
 def _tomllib() -> Any:  # noqa: ANN401
@@ -206,16 +200,12 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
     """Parse TOML from a file or elsewhere, such as an image's label.
 
     Raises:
-        UsageError: the text is no TOML, or a key in it has more than 16 levels.
+        UsageError: the text is no TOML.
     """
     if text.startswith(_BYTE_ORDER_MARK):
         raise UsageError(
             f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
         )
-    deep = re.search(_DEEP_KEY, text)
-    if deep:
-        before = text.count("\n", 0, deep.end())
-        raise UsageError(f"{origin}:{before + 1}: a key of more than {_MOST_LEVELS} levels")
     parser = _tomllib()
     try:
         return dict(parser.loads(text))

@@ -17,52 +17,33 @@ class OneOrEach(Record):
     rule: Rule
 
 
-class Above:
-    """A rule for a number above a bound.
+class Above(Record):
+    """A rule for a number above `least`, which is not allowed itself, and `most` at most."""
 
-    Args:
-        least: bound that is not allowed itself.
-        most: largest value allowed.
-    """
-
-    def __init__(self, least: float, most: float) -> None:
-        self.least, self.most = least, most
+    least: float
+    most: float
 
 
-class ListOf:
-    """A rule for a list.
+class ListOf(Record):
+    """A rule for a list of `least` to `most` values, with a rule for each."""
 
-    Args:
-        rule: rule for each value.
-        least: smallest number of values.
-        most: largest number of values.
-    """
-
-    def __init__(self, rule: "AnyRule", least: int = 0, most: int = 1 << 20) -> None:
-        self.rule, self.least, self.most = rule, least, most
+    rule: "AnyRule"
+    least: int = 0
+    most: int = 1 << 20
 
 
 class RowOf:
-    """A rule for a list of fixed length, with a rule for each position.
-
-    Args:
-        rules: rules in order.
-    """
+    """A rule for a list of fixed length, with a rule for each position, in order."""
 
     def __init__(self, *rules: "AnyRule") -> None:
         self.rules = rules
 
 
-class TableOf:
-    """A rule for a table with free keys.
+class TableOf(Record):
+    """A rule for a table with a rule for each value, and free keys unless there are `names`."""
 
-    Args:
-        rule: rule for each value.
-        names: the only keys allowed, if they are limited.
-    """
-
-    def __init__(self, rule: "AnyRule", names: Sequence[str] = ()) -> None:
-        self.rule, self.names = rule, names
+    rule: "AnyRule"
+    names: Sequence[str] = ()
 
 
 AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
@@ -84,9 +65,6 @@ def checked(
     """Return the document after checking its keys and values.
 
     Args:
-        document: content of the file at this place.
-        fields: every key allowed here.
-        required: keys that must be present.
         where: path of this place in the whole document.
 
     Raises:
@@ -161,9 +139,10 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
             _check(one, rule.rule, where)
         return
     elif isinstance(rule, tuple):
-        problem = (
-            _check_words(value, rule) if isinstance(rule[0], str) else _check_range(value, *rule)
-        )
+        if not isinstance(rule[0], str):
+            problem = _check_range(value, *rule)
+        else:
+            problem = None if value in rule else f"{value!r} is none of {', '.join(rule)}"
     elif isinstance(rule, Above):
         good = type(value) in _NUMBERS and rule.least < value <= rule.most  # type: ignore[operator]
         problem = (
@@ -212,20 +191,11 @@ def _describe_mismatch(value: object, kind: type) -> str:
     return f"{value!r} is not {_NAMES[kind]}"
 
 
-def _check_words(value: object, words: tuple[Any, ...]) -> str | None:
-    return None if value in words else f"{value!r} is none of {', '.join(words)}"
-
-
 def _check_range(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
     whole = isinstance(low, int) and isinstance(high, int)
     if type(value) not in ((int,) if whole else _NUMBERS):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
-    return (
-        None
-        if low <= value <= high
-        else f"{value} is not within {_format_bound(low)} to {_format_bound(high)}"
-    )
-
-
-def _format_bound(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:.16g}"
+    if low <= value <= high:
+        return None
+    bounds = [str(one) if isinstance(one, int) else f"{one:.16g}" for one in (low, high)]
+    return f"{value} is not within {' to '.join(bounds)}"

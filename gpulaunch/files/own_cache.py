@@ -22,7 +22,6 @@ def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
     """Return the document of a cache.
 
     Args:
-        name: name of its file.
         max_age_s: largest age in seconds, or None for any.
 
     Raises:
@@ -100,7 +99,6 @@ def slow_lock(path: str, timeout_s: float) -> Iterator[bool]:
 
     Args:
         path: path of the file, which is created if missing.
-        timeout_s: longest wait in seconds.
     """
     from filelock import FileLock, Timeout  # late: it costs more than most launches
 

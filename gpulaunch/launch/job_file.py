@@ -10,7 +10,7 @@ from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.files.fields import FieldTable, ListOf, Path, checked, unknown
 from gpulaunch.launch.options import OPTIONS
-from gpulaunch.profiles.catalog import portable, profile_within
+from gpulaunch.profiles.catalog import portable, read_layers
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 
@@ -181,7 +181,7 @@ def _read_toml(document: Document) -> JobFile:
         where: Path = ("profile", name)
         if not isinstance(table, Mapping):
             raise UsageError(document.located(where, f"{name}: {table!r} is not a table"))
-        profiles[name] = profile_within(Document(path, text, {"name": name, **table}, where))
+        profiles[name] = read_layers(Document(path, text, {"name": name, **table}, where))
         tables[name] = portable(table, path)
     entries = []
     for number, job in enumerate(top.get("job", [])):

@@ -31,7 +31,6 @@ class OutsideUse(Record):
     """The use of a GPU, which a lease may explain or not.
 
     Attributes:
-        uuid: UUID of the GPU.
         who: description of the user, such as "pid 4123, alice", or of another sign of use.
         pids: the processes, as far as they are visible.
         lost: whether the use cannot be read, because the GPU does not answer.
@@ -53,7 +52,6 @@ class Health(Record):
     """The health of a GPU, as far as its driver tells; what is unknown counts as healthy.
 
     Attributes:
-        uuid: UUID of the GPU.
         problems: what bars it, in words: it is granted to nobody.
         warnings: what is to be known although it works.
     """
@@ -67,13 +65,8 @@ class Load(Record):
     """What a GPU does at this moment; None for what its driver does not tell.
 
     Attributes:
-        uuid: UUID of the GPU.
         utilization_percentage: part of the last moment, 0-100, in which any kernel ran.
         memory_utilization_percentage: part of it, 0-100, in which memory was read or written.
-        memory_used_bytes: memory in use.
-        power_w: power that it draws.
-        power_limit_w: power that it may draw.
-        temperature_c: its temperature, degrees Celsius.
     """
 
     uuid: str
@@ -89,10 +82,8 @@ class Finding(Record):
     """One result of `gpulaunch doctor`.
 
     Attributes:
-        subject: the part of the machine.
         state: "problem" keeps launches from working, or from being safe; "warning" has a smaller
             cost.
-        text: the finding in words.
         hint: one thing to do about it; None if all is well.
     """
 

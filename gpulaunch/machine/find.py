@@ -32,7 +32,6 @@ class Machine(Record):
     """A machine, read once.
 
     Attributes:
-        topology: its GPUs and links.
         outside: GPUs in use, by leases or otherwise; empty if not asked for.
         key: key of its table; None for this machine's own GPUs.
         ignored: programs whose use does not count.
@@ -72,7 +71,8 @@ def find_machine(
             return machine
         machine = look_again(machine)
         if any(use.lost for use in machine.outside):  # the cached topology has gone stale
-            _forget_cached()
+            with suppress(OSError):
+                os.unlink(own_cache.path_of(_CACHE))
             machine = look_again(replace(machine, topology=_this_machine(warn)))
         return machine
     topology, path = load_described_machine(described)
@@ -230,11 +230,6 @@ def store_cached(fingerprint: str, topology: Topology) -> None:
     """Store a topology; if that fails, the machine is read again the next time."""
     key = _cache_key(topology.driver, fingerprint)
     own_cache.store(_CACHE, {"key": key, "topology": to_rows(topology)})
-
-
-def _forget_cached() -> None:
-    with suppress(OSError):
-        os.unlink(own_cache.path_of(_CACHE))
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from gpulaunch.records import Record, replace
 MAX_CPUS = 1 << 16
 """Limit of a CPU's number, above that of any kernel: a typing mistake must not fill the memory."""
 
-_MAX_CHARACTERS = 4096
-
 _MEMORY_EIGHTHS = 8
 _GIB = 1 << 30
 _MIG_NAME = r"(?i)(?:(?P<compute>\d+)c\.)?(?P<slices>\d+)g\.(?P<memory>\d+)gb(?P<extras>[+-]\S+)?"
@@ -21,8 +19,6 @@ class Mig(Record):
     """The identity of a MIG instance: a slice of a card, with its own memory and processors.
 
     Attributes:
-        card: index of the card.
-        card_uuid: UUID of the card.
         instance: number on the card, as nvidia-smi -L counts; gaps are possible.
         profile: name of its size, such as "1g.10gb".
     """
@@ -40,7 +36,6 @@ class Gpu(Record):
         index: number by PCI order, as NVML and CUDA_DEVICE_ORDER=PCI_BUS_ID count; gaps are
             possible. A MIG instance has its mig_index.
         uuid: identity that survives reboots, "GPU-..." or "MIG-...".
-        model: product name.
         memory_bytes: total device memory; 0 if unknown.
         numa_node: NUMA node of the CPUs next to it, or None if unknown.
         cpuset: CPUs next to it; empty if unknown.
@@ -103,8 +98,6 @@ def parse_cpuset(text: str) -> frozenset[int]:
     Raises:
         ValueError: the text is no CPU list.
     """
-    if len(text) > _MAX_CHARACTERS:
-        raise ValueError(text[:_MAX_CHARACTERS])
     cpus: set[int] = set()
     for part in text.split(","):
         if part.strip():
@@ -179,7 +172,6 @@ def mig_profile_name(
     Args:
         slices: of its GPU instance.
         compute_slices: of its compute instance.
-        memory_bytes: memory of the instance.
         card_memory_bytes: memory of the card; 0 if unknown.
 
     Source: NVIDIA go-nvlib pkg/nvlib/device/mig_profile.go, getMigMemorySizeInGB.

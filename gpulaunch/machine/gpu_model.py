@@ -40,7 +40,6 @@ class GpuModel(Record):
     + BW_MEM x miss rate x 0.5. Hit rate and accesses are those of the job.
 
     Attributes:
-        name: common name.
         models: product names that NVML reports for it.
         compute_capability: major and minor version, such as "8.0".
         sm_count: number of enabled streaming multiprocessors; Eq. 1.

@@ -177,9 +177,6 @@ class Distances:
     machine, as in the paper, something in between at the levels between, and 40 from a machine to
     the network.
 
-    Args:
-        tree: the tree from machine_tree.
-
     Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
         through a third GPU, since no driver forwards there, and the paper's introduction lets such
         a pair in a DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than

@@ -32,33 +32,24 @@ It is farther than any PCIe path, and its bandwidth is always stated, never comp
 """
 
 
-class NvlinkFigures(Record):
-    """Bandwidth in GB/s per link and direction."""
-
-    nominal_gb_per_s: float
-    planned_gb_per_s: float
-
-
-NO_NVLINK = NvlinkFigures(0.0, 0.0)
-
+# Nominal and planned bandwidth of one NVLink in GB/s per direction, by major version.
 _NVLINK_BY_VERSION = {
-    1: NvlinkFigures(20.0, 18.0),
-    2: NvlinkFigures(25.0, 20.0),
-    3: NvlinkFigures(25.0, 20.0),
-    4: NvlinkFigures(25.0, 20.6),
-    5: NvlinkFigures(50.0, 40.1),
-    6: NvlinkFigures(50.0, 40.1),  # NCCL has no figure for it yet: that of version 5
+    1: (20.0, 18.0),
+    2: (25.0, 20.0),
+    3: (25.0, 20.0),
+    4: (25.0, 20.6),
+    5: (50.0, 40.1),
+    6: (50.0, 40.1),  # NCCL has no figure for it yet: that of version 5
 }
 # The bridge of RTX 3090, A40 and A6000 reports version 3 and is slower.
-_GA10X = NvlinkFigures(14.0625, 12.0)
+_GA10X = (14.0625, 12.0)
 # NCCL plans with 20 for the bridge of RTX 2080 Ti and Titan RTX, as for V100. The one published
 # all-reduce of two such links is 21.9 (nccl-tests issue 44).
-_TURING = NvlinkFigures(25.0, 11.0)
+_TURING = (25.0, 11.0)
 
-BRIDGED_LINKS = 12
-"""NVLinks of three bridges, which is as many as two PCIe cards can have between them."""
-
-# Share of the planned figure that so many links reach: 208 of 240 (A100) and 211 of 247 (H100 NVL).
+# NVLinks of three bridges, which is as many as two PCIe cards can have between them, and the share
+# of the planned figure that so many links reach: 208 of 240 (A100) and 211 of 247 (H100 NVL).
+_BRIDGED_LINKS = 12
 _BRIDGED_SHARE = 0.87
 
 # Bandwidth of a GPU's links into an NVSwitch that computes the sum, as a share of the planned
@@ -108,10 +99,10 @@ def nvlink_version(compute_capability: str | None) -> int | None:
     return 1 if (major, minor) == ("6", "0") else _VERSION_BY_CAPABILITY.get(major)
 
 
-def nvlink_figures(
-    version: int, compute_capability: str | None, reported_gb_per_s: float = 0.0
-) -> NvlinkFigures:
-    """Return the bandwidth of one NVLink.
+def _nvlink_figures(
+    version: int, compute_capability: str | None, reported_gb_per_s: float
+) -> tuple[float, float]:
+    """Return the nominal and the planned bandwidth of one NVLink.
 
     Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on
     H100). A figure near the version's is therefore replaced by the version's; any other one is
@@ -129,21 +120,9 @@ def nvlink_figures(
         known = _TURING
     else:
         known = _NVLINK_BY_VERSION[min(max(version, 1), max(_NVLINK_BY_VERSION))]
-    if (
-        not reported_gb_per_s
-        or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE
-    ):
+    if not reported_gb_per_s or abs(reported_gb_per_s / known[0] - 1) < _RAW_RATE_TOLERANCE:
         return known
-    return NvlinkFigures(reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE)
-
-
-def bundle_share(count: int) -> float:
-    """Return the share of the planned bandwidth that NVLinks straight from GPU to GPU reach.
-
-    Args:
-        count: number of NVLinks between the two.
-    """
-    return _BRIDGED_SHARE if count >= BRIDGED_LINKS else 1.0
+    return reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE
 
 
 def nvls_efficiency(compute_capability: str | None) -> float:
@@ -188,7 +167,6 @@ class Link(Record):
     """The connection of two GPUs; `a` and `b` are indices, a < b.
 
     Attributes:
-        kind: kind of their best direct connection.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
         pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
             machines.
@@ -272,11 +250,12 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         a, b = b, a
     apart = wire.pcie_path == NETWORK_PATH
     count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
-    per_link = NO_NVLINK
+    nominal, planned = 0.0, 0.0
     if count:
         version = min(a.nvlink_version, b.nvlink_version)
         reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
-        per_link = nvlink_figures(version, a.compute_capability, reported)
+        nominal, planned = _nvlink_figures(version, a.compute_capability, reported)
+    share = _BRIDGED_SHARE if wire.direct_nvlinks >= _BRIDGED_LINKS else 1.0
     pcie_gb_per_s = wire.pcie_gb_per_s
     if pcie_gb_per_s is None:
         pcie_gb_per_s = computed_pcie(a, b, wire.pcie_path, wire.peer_to_peer)
@@ -289,10 +268,8 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         kind=kind,
         nvlink_count=count,
         pcie_path=wire.pcie_path,
-        nvlink_gb_per_s=count * per_link.nominal_gb_per_s,
-        nvlink_planned_gb_per_s=count
-        * per_link.planned_gb_per_s
-        * bundle_share(wire.direct_nvlinks),
+        nvlink_gb_per_s=count * nominal,
+        nvlink_planned_gb_per_s=count * planned * share,
         pcie_gb_per_s=pcie_gb_per_s,
         peer_to_peer=wire.peer_to_peer,
     )

@@ -112,16 +112,14 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
             pcie.get("peer_to_peer"),
         )
 
-    gpus = _with_instances(machine, _repeat_on_nodes(machine["name"], cards, network["nodes"]))
-    return Topology(
-        machine["name"],
-        gpus,
-        wired(gpus, wire),
-        machine["source"],
-        digest,
-        measurements(machine),
-        driver,
-    )
+    name = machine["name"]
+    every = [
+        replace(card, index=index, uuid=f"GPU-{name}-{index}", node=index // count)
+        for index, card in enumerate(cards * network["nodes"])
+    ]
+    gpus = _with_instances(machine, every)
+    measured = measurements(machine)
+    return Topology(name, gpus, wired(gpus, wire), machine["source"], digest, measured, driver)
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
@@ -190,15 +188,6 @@ def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
         asked = f"{network['nodes']} machines of {count} GPUs each are {total} GPUs"
         raise FieldError(("network", "nodes"), f"nodes: {asked}, more than {MAX_GPUS}")
     return network
-
-
-def _repeat_on_nodes(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
-    """Repeat the cards of one machine on each node."""
-    places = [(node, card) for node in range(nodes) for card in cards]
-    return [
-        replace(card, index=index, uuid=f"GPU-{machine}-{index}", node=node)
-        for index, (node, card) in enumerate(places)
-    ]
 
 
 def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:

@@ -58,7 +58,6 @@ class TextError(ValueError):
 
     Args:
         line: line number, from 1.
-        message: the mistake in that line.
     """
 
     def __init__(self, line: int, message: str) -> None:
@@ -296,9 +295,7 @@ def text_topology(
     through SYS.
 
     Args:
-        name: name of the machine.
         source: origin of the text; the assumptions are added to it.
-        digest: digest of the text.
         model: model of the GPUs; None if unknown.
     """
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}

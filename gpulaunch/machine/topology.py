@@ -1,17 +1,13 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, parse_cpuset
-from gpulaunch.machine.graph import write_machine
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.graph import Graph
 
 
 class Measured(Record):
@@ -33,7 +29,6 @@ class Topology(Record):
         name: name of the described machine, or the host's.
         gpus: GPUs by ascending index.
         links: links by ascending (a, b); complete.
-        source: origin of the facts.
         digest: digest of the description; None for the machine that we run on.
         measured: results of `gpulaunch topo --measure`, if any.
         driver: name of the GPUs' driver in the registry.
@@ -47,7 +42,7 @@ class Topology(Record):
     measured: tuple[Measured, ...] = ()
     driver: str = DEFAULT_DRIVER
 
-    def to_networkx(self) -> "Graph":
+    def to_networkx(self) -> Any:  # noqa: ANN401
         """Return the machine as an undirected networkx graph.
 
         Nodes are GPU indices, edges are the links. All attributes are scalars with the names of the
@@ -63,16 +58,32 @@ class Topology(Record):
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
         """
+        import networkx as nx  # type: ignore[import-untyped]
+
         facts = {"name": self.name, "source": self.source, "digest": self.digest}
-        return write_machine(facts, self.gpus, self.links)
+        graph = nx.Graph(**_without_none(facts))
+        for gpu in self.gpus:
+            values = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset) or None}
+            del values["index"], values["mig"]
+            if gpu.mig:
+                values |= {f"mig_{name}": value for name, value in as_dict(gpu.mig).items()}
+            graph.add_node(gpu.index, **_without_none(values))
+        for link in self.links:
+            weight = link.bandwidth_gb_per_s
+            values = as_dict(link) | {"path": link.path, "bandwidth_gb_per_s": weight}
+            del values["a"], values["b"]
+            graph.add_edge(link.a, link.b, **_without_none(values), weight=weight)
+        return graph
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class TableKey(Record):
     """The key of a described machine in the allocation table; this machine's own GPUs have None.
 
     Attributes:
-        name: name of the described machine.
-        digest: digest of its description.
         file: path of its description, so that a launch inside a lease finds it again.
     """
 
@@ -128,7 +139,6 @@ class Card(Record):
     """The contents of one slot: a GPU, or the MIG instances of one.
 
     Attributes:
-        index: index of the card.
         gpu: the GPU, or its first instance, which has the card's slot, NVLinks and CPUs.
         instances: MIG instances by number; empty for a whole card.
     """
@@ -183,7 +193,11 @@ def to_rows(topology: Topology) -> list[Any]:
 
     They are without digest and measurements, which a machine itself has not.
     """
-    gpus = [_gpu_to_row(gpu) for gpu in topology.gpus]
+    gpus = []
+    for gpu in topology.gpus:
+        mig = as_list(gpu.mig) if gpu.mig else None
+        row = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}
+        gpus.append([*row.values()])
     links = [as_list(link) for link in topology.links]
     return [topology.name, gpus, links, topology.source, topology.driver]
 
@@ -202,11 +216,6 @@ def topology_of_rows(rows: list[Any]) -> Topology:
         source,
         driver=driver,
     )
-
-
-def _gpu_to_row(gpu: Gpu) -> list[Any]:
-    mig = as_list(gpu.mig) if gpu.mig else None
-    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
 
 
 def _gpu_from_row(row: list[Any]) -> Gpu:

@@ -94,11 +94,11 @@ def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
         a, b = gpus[0], gpus[-1]
         return max(fabric.hop[a][b], direct[a][b] * (len(gpus) - 1) + into_switch[a])
     joined = _widest_join(fabric, [[gpu] for gpu in gpus])
-    rows = [(*[direct[a][b] for b in gpus], into_switch[a]) for a in gpus]
+    rows = [[*[direct[a][b] for b in gpus], into_switch[a]] for a in gpus]
     # No cut is wider than the links of one GPU.
     if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:
         return joined
-    return max(_minimum_cut(tuple(rows)), joined)
+    return max(_minimum_cut(rows), joined)
 
 
 def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
@@ -131,8 +131,7 @@ def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
     return narrowest
 
 
-@lru_cache(maxsize=4096)
-def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
+def _minimum_cut(rows: Sequence[Sequence[int]]) -> int:
     """Return the global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
 
     Args:
@@ -141,28 +140,24 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
             its links can be fewer than any GPU's.
     """
     n = len(rows)
-    switch = {a: row[n] for a, row in enumerate(rows) if row[n]}
-    weight: dict[int, dict[int, int]] = {n: dict(switch)} if switch else {}
-    weight |= {a: {b: w for b, w in enumerate(row) if w} for a, row in enumerate(rows)}
+    switch = [row[n] for row in rows]
+    weight = [*map(list, rows), [*switch, 0]]
+    nodes = [n, *range(n)] if any(switch) else [*range(n)]
     best = 1 << 62
-    while len(weight) > (2 if switch else 1):
-        order = [next(iter(weight))]
-        pull = dict.fromkeys(weight, 0)
-        del pull[order[0]]
-        while pull:
-            for neighbour, w in weight[order[-1]].items():
-                if neighbour in pull:
-                    pull[neighbour] += w
-            order.append(max(pull, key=pull.__getitem__))
-            del pull[order[-1]]
-        last, before = order[-1], order[-2]
-        best = min(best, sum(weight[last].values()))
-        for neighbour, w in weight.pop(last).items():
-            del weight[neighbour][last]
-            if neighbour != before:
-                weight[before][neighbour] = weight[neighbour][before] = (
-                    weight[before].get(neighbour, 0) + w
-                )
+    while len(nodes) > (2 if any(switch) else 1):
+        before = nodes[0]
+        pull = {a: weight[before][a] for a in nodes[1:]}
+        while len(pull) > 1:
+            before = max(pull, key=pull.__getitem__)
+            del pull[before]
+            for a in pull:
+                pull[a] += weight[before][a]
+        last, cut_off = pull.popitem()
+        best = min(best, cut_off)
+        nodes.remove(last)
+        for a in nodes:
+            weight[before][a] += weight[last][a]
+            weight[a][before] = weight[before][a]
     return best
 
 

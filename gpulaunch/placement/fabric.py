@@ -8,7 +8,7 @@ from itertools import combinations
 from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record, as_list, replace
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
@@ -21,7 +21,6 @@ class Kind(Record):
         weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
         planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
         hop: what one step of a ring carries here: the faster of NVLink and PCIe.
-        count: number of NVLinks.
         direct: whether those lead from GPU to GPU, not into a switch.
         name: name of the class of links, such as "NV2 50".
     """
@@ -51,7 +50,6 @@ class Fabric:
     than the NVLink beside it, it makes no difference.
 
     Attributes:
-        topology: the topology that is laid out.
         gpus: index of the GPU at each position.
         position: position of the GPU with each index.
         kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.
@@ -72,28 +70,18 @@ class Fabric:
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[Kind, int] = {}
-        known: dict[tuple[object, ...], int] = {}  # a link has a handful of kinds, of thousands
+        known: dict[tuple[object, ...], int] = {}
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
         switched: dict[int, Link] = {}
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
-            alike = (
-                usable,
-                link.kind,
-                link.pcie_path,
-                link.nvlink_count,
-                link.nvlink_gb_per_s,
-                link.nvlink_planned_gb_per_s,
-                link.pcie_gb_per_s,
-            )
-            place = known.get(alike)
-            if place is None:
-                place = places.setdefault(_kind(link, usable=usable), len(places))
-                known[alike] = place
+            facts = (usable, *as_list(link)[2:])
+            if facts not in known:
+                known[facts] = places.setdefault(_kind(link, usable=usable), len(places))
             a, b = self.position[link.a], self.position[link.b]
-            self.kind[a][b] = self.kind[b][a] = place
+            self.kind[a][b] = self.kind[b][a] = known[facts]
             if link.kind == "nvswitch":
                 switched[a] = switched[b] = link
         for i, link in switched.items():

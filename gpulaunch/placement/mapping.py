@@ -47,14 +47,12 @@ class Mapper:
 
     Args:
         kind: for every two positions the kind of their link, a number.
-        edges: edges of the pattern, for the number of ranks that are to be placed.
         worth: what a link of each kind adds to a total.
         speeds: what a link of each kind carries for two GPUs; None if no edge is waited for.
         ranks: number of ranks, if some may have no edge.
 
     Attributes:
         edges: rank, higher rank, place of the edge's weight among all weights, heaviest first.
-        ranks: number of ranks.
         shares: the weights of edges relative to the heaviest, which is the first.
         gain: for each of these weights what an edge adds to a total, by kind of link.
         speed: likewise how fast it is; empty without speeds.
@@ -127,9 +125,15 @@ class Mapper:
     def most_total(self, gpus: Sequence[int]) -> int:
         """Return at least the total of any mapping to a set: heaviest edges over the best links."""
         links = [self.gain[0][self._kind[a][b]] for a, b in combinations(gpus, 2)]
+        return self.best_sum(links, self.open[0][1])
+
+    def best_sum(self, links: list[int], shares: Sequence[int]) -> int:
+        """Return the most that edges of these weights, heaviest first, could add over links."""
         links.sort(reverse=True)
-        weights = sorted([self.shares[share] for *_, share in self.edges], reverse=True)
-        return sum([int(a * b) + 1 for a, b in zip(links, weights, strict=False)])
+        if not shares or not shares[-1]:  # all edges weigh the same
+            return sum(links[: len(shares)])
+        weights = [self.shares[share] for share in shares]
+        return sum([int(link * weight) + 1 for link, weight in zip(links, weights, strict=False)])
 
     def most_slowest(self, gpus: Sequence[int]) -> int:
         """Return at least the slowest edge of any mapping to a set.
@@ -259,19 +263,11 @@ class _BestMapping:
         """
         ends, among = self._mapper.open[rank]
         free = [gpu for gpu in range(self._mapper.ranks) if not used >> gpu & 1]
-        most = self._best_sum([self._gain[a][b] for a, b in combinations(free, 2)], among)
+        most = self._mapper.best_sum([self._gain[a][b] for a, b in combinations(free, 2)], among)
         for end, shares in ends:
             row = self._gain[self._where[end]]
-            most += self._best_sum([row[gpu] for gpu in free], shares)
+            most += self._mapper.best_sum([row[gpu] for gpu in free], shares)
         return most
-
-    def _best_sum(self, links: list[int], shares: Sequence[int]) -> int:
-        """Return the most that edges of these weights, heaviest first, could add over links."""
-        links.sort(reverse=True)
-        if not shares or not shares[-1]:  # all edges weigh the same
-            return sum(links[: len(shares)])
-        weights = [self._mapper.shares[share] for share in shares]
-        return sum([int(link * weight) + 1 for link, weight in zip(links, weights, strict=False)])
 
 
 class _Exchanges:
@@ -293,7 +289,6 @@ class _Exchanges:
         """Return the best order that exchanges lead to.
 
         Args:
-            start: the order to begin with.
             kicks: how often three ranks of the best order change places, which are drawn, and
                 exchanges go on from there: iterated local search (Lourenco, Martin and Stutzle,
                 Handbook of Metaheuristics, 2003).

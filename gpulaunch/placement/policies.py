@@ -6,16 +6,15 @@ others choose one set by an algorithm of their own, which then comes before all 
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import chain
 from math import comb
 from typing import Literal
 
 from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS
-from gpulaunch.placement.problem import Needs, PlacementProblem, ScoreName, Scores
+from gpulaunch.placement.problem import PlacementProblem, ScoreName, Scores
 from gpulaunch.placement.search import MOST_SETS
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""
@@ -26,16 +25,12 @@ class Order(Record):
 
     Attributes:
         by: the scores that decide, the first one first.
-        chosen_set: the GPUs that the policy chose by itself, by index; None if it only compares.
-        in_rank_order: whether `chosen_set` is in rank order.
-        utility: returns how useful GPUs are to the job, by index in rank order, 0 to 1; None if the
-            policy knows no utility.
+        chosen_set: the GPUs that the policy chose by itself, by index, in rank order if it goes by
+            utility; None if it only compares.
     """
 
     by: tuple[ScoreName, ...]
     chosen_set: tuple[int, ...] | None = None
-    in_rank_order: bool = False
-    utility: Callable[[tuple[int, ...]], float] | None = None
 
 
 def baseline(problem: PlacementProblem) -> Order:  # noqa: ARG001
@@ -163,19 +158,13 @@ def _most_useful(
         slowdowns = [problem.slowdown.get(gpu, 0.0) for gpu in problem.admitted]
         worst = max(LEAST_WORST_SLOWDOWN, *slowdowns)
     place = cut_in_two if as_published else place_tasks
-    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     most, chosen = None, None
     for group in problem.groups:
         value = value_on(problem, group, weights, worst)
-        gpus = place(value, group, allows)
+        gpus = place(value, group, problem.allows)
         if gpus and (most is None or value.worth_of(gpus) > most):
             most, chosen = value.worth_of(gpus), gpus
-    return Order(
-        ("effective_bandwidth", "fragmentation"),
-        chosen_set=chosen,
-        in_rank_order=True,
-        utility=partial(utility_of, problem),
-    )
+    return Order(("effective_bandwidth", "fragmentation"), chosen)
 
 
 def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
@@ -211,9 +200,6 @@ class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:
-        order: returns the order in which the policy takes the candidates of a problem.
-        help: what the policy compares or makes, for lists of policies.
-        source: where the policy comes from, for lists of policies.
         bandwidth_model: the bandwidth model that it goes by unless the user names one.
         goes_by_utility: it weighs the utility to the job, so that neighbours matter, and which
             began last.
@@ -302,25 +288,12 @@ CHEAPEST_POLICY = "baseline"
 """The policy that decides quickest, for questions that every policy answers alike."""
 
 
-class Candidate(Record):
-    """A set of GPUs with its best mapping.
-
-    Attributes:
-        gpus: indices, in rank order.
-        scores: scores of that mapping.
-    """
-
-    gpus: tuple[int, ...]
-    scores: Scores
-
-
 class Placement(Record):
-    """The chosen GPUs.
+    """A set of GPUs with its mapping of ranks.
 
     Attributes:
         gpus: indices, in rank order.
-        scores: scores of these GPUs.
-        by: the scores that decided, the first one first.
+        by: the scores that decide, the first one first.
         candidates: number of sets there were.
         chosen_by_policy: whether the policy chose the set by itself, and compared none.
         utility: utility to the job, 0 to 1; None if the policy knows none.
@@ -336,43 +309,33 @@ class Placement(Record):
 
 def place(problem: PlacementProblem, policy: str) -> Placement | None:
     """Return the best candidate by a policy; None if no candidate has what the job needs."""
+    return next(ranking(problem, policy), None)
+
+
+def ranking(problem: PlacementProblem, policy: str) -> Iterator[Placement]:
+    """Yield the candidates by a policy, the best first, one of those that are alike.
+
+    What the policy chose by itself comes before all others.
+    """
     order = POLICIES[policy].order(problem)
-    best = next(_candidates_in_order(problem, order), None)
-    if best is None:
-        return None
-    is_chosen = order.chosen_set is not None and set(best.gpus) == set(order.chosen_set)
-    return Placement(
-        best.gpus,
-        best.scores,
-        () if is_chosen else order.by,
-        problem.candidates,
-        is_chosen,
-        order.utility(best.gpus) if order.utility else None,
-    )
-
-
-def ranking(problem: PlacementProblem, policy: str) -> Iterator[Candidate]:
-    """Return the candidates by a policy, the best first, one of those that are alike."""
-    return _candidates_in_order(problem, POLICIES[policy].order(problem))
-
-
-def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Candidate]:
-    """Yield what the policy chose, then the others; only those that have what the job needs."""
     chosen: int | None = None
     if order.chosen_set is not None and problem.allows(order.chosen_set):
         chosen = problem.mask(order.chosen_set)
-        given = order.chosen_set if order.in_rank_order else ()
-        yield _make_candidate(problem, order, chosen, problem.rank_order or given)
+        yield _placement(problem, policy, order, chosen, is_chosen=True)
     for mask in problem.ranked(order.by):
         if mask != chosen and problem.meets(mask):
-            yield _make_candidate(problem, order, mask, problem.rank_order)
+            yield _placement(problem, policy, order, mask)
 
 
-def _make_candidate(
-    problem: PlacementProblem, order: Order, mask: int, rank_order: Sequence[int]
-) -> Candidate:
-    """Return a set in the rank order that the policy or the user gave, else in the best one."""
+def _placement(
+    problem: PlacementProblem, policy: str, order: Order, mask: int, *, is_chosen: bool = False
+) -> Placement:
+    """Return a set in the rank order that the user or the policy gave, else in the best one."""
     fabric, mapper = problem.fabric, problem.mapper
+    knows_utility = POLICIES[policy].goes_by_utility
+    rank_order = problem.rank_order
+    if is_chosen and knows_utility:
+        rank_order = rank_order or order.chosen_set or ()
     if rank_order:
         positions = [fabric.position[gpu] for gpu in rank_order]
         mapping = mapper.figures([place for place in positions if fabric.bit[place] & mask])
@@ -383,4 +346,11 @@ def _make_candidate(
             kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
         )
     gpus = tuple(fabric.gpus[place] for place in mapping.gpus)
-    return Candidate(gpus, problem.scores(mapping))
+    return Placement(
+        gpus,
+        problem.scores(mapping),
+        () if is_chosen else order.by,
+        problem.candidates,
+        is_chosen,
+        utility_of(problem, gpus) if knows_utility else None,
+    )

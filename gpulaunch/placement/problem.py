@@ -51,7 +51,6 @@ class Needs(Record):
         required: GPUs that must be in it.
         within: groups of which it must lie in one; empty for anywhere.
         at_most: groups of which it may have only so many GPUs.
-        nvlink: NVLink must connect it.
         least_gb_per_s: least effective bandwidth; 0 for any.
     """
 
@@ -107,11 +106,8 @@ class PlacementProblem:
         free: indices of all GPUs that are free; what is preserved is counted over these.
         admitted: those of them that the request admits.
         count: number of GPUs, 1 to len(admitted).
-        pattern: which ranks talk to which.
         sensitive: whether the job's speed depends on its links; without traffic between GPUs it
             does not.
-        model: name of the effective-bandwidth model.
-        needs: what a set must have besides its size.
         weights: weights of the costs, for policies that go by utility (topo-aware-sc17).
         slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
             is none.
@@ -120,10 +116,6 @@ class PlacementProblem:
             all; missing is 0.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
         rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
-
-    Attributes:
-        edges: edges of the pattern.
-        fabric: the machine's links.
     """
 
     def __init__(
@@ -245,11 +237,13 @@ class PlacementProblem:
             masks = grow_sets(self.fabric, self.count, self._limits, self._worth_of_part(by))
         slowest_first = self.is_slowest_first(by)
         names = [name for name in by if self._tells_apart(name)]
-        left: dict[int, float] = {}  # how many sets more are looked at closely
+        # By the places of scores that are slow to tell: how many sets more are looked at closely.
+        left: dict[int, float] = {}
         for place, name in enumerate(names):
-            if self._is_slow(name):
-                few = self.count > EXACT_RANKS and self._is_mapped(name)
-                left[place] = MOST_MAPPED if few else inf
+            if self._is_mapped(name):
+                left[place] = MOST_MAPPED if self.count > EXACT_RANKS else inf
+            elif name == "effective_bandwidth" and self._collective and self._model == "cut":
+                left[place] = inf
         steps = [*range(len(names)), *left]
         # Negative, since a heap has the least in front; a larger mask has lower indices.
         heap: list[tuple[tuple[float, ...], int, int]]
@@ -349,11 +343,6 @@ class PlacementProblem:
         return name == "aggregate_bandwidth" and not (
             self.mapper.tells_no_rank_apart or not self.edges
         )
-
-    def _is_slow(self, name: ScoreName) -> bool:
-        """Return whether a score is slow to tell, so that a bound of it counts first."""
-        is_cut = name == "effective_bandwidth" and self._collective and self._model == "cut"
-        return is_cut or self._is_mapped(name)
 
     def _bound(self, name: ScoreName, mask: int) -> int:
         """Return at least a score that is slow to tell."""
@@ -456,7 +445,6 @@ def fragmentation(
 
     Args:
         free_by_socket: free GPUs of each socket before the placement.
-        total_by_socket: all its GPUs.
         sockets: the socket of each chosen GPU.
 
     Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since

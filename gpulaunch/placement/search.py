@@ -26,8 +26,6 @@ class Limits(Record):
     """The rules that sets must keep, as masks.
 
     Attributes:
-        admitted: GPUs that may be taken.
-        required: GPUs that must be taken.
         groups: sets of GPUs of which a candidate lies in one.
         at_most: groups of which only so many GPUs may be taken.
     """
@@ -147,11 +145,6 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
 
     Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
     (Lowerre, The HARPY speech recognition system, 1976).
-
-    Args:
-        count: number of GPUs in a set.
-        limits: rules that the sets keep.
-        worth: returns what a set is worth while it grows.
 
     Returns:
         As many as grew to this size, perhaps none.

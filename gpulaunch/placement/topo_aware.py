@@ -132,7 +132,6 @@ class Valuation:
         far: distance of every two GPUs of the machine, free or not: 1 or more; 0 to itself.
         socket_of: socket of every GPU of the machine, near ones next to each other.
         free: the free GPUs, also those that this job may not choose.
-        weights: weights of the costs.
         slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
             missing is 0.
         worst: the slowdown that counts as 1.
@@ -141,6 +140,7 @@ class Valuation:
 
     Attributes:
         talk: for each rank the weights of its edges to others; those of the whole job sum to 1.
+        edges: these edges, each once, the lower rank first.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class Valuation:
         for a, b, weight in edges:
             if weight:
                 self.talk[a][b] = self.talk[b][a] = self.talk[a].get(b, 0.0) + weight / volume
+        self.edges = [(a, b, row[b]) for a, row in enumerate(self.talk) for b in row if a < b]
         gpus = sorted(socket_of)
         pairs = max(1, comb(ranks, 2))
         least, most = communication_range(
@@ -171,12 +172,6 @@ class Valuation:
         self._total = Counter(socket_of.values())
         self._free = Counter(socket_of[gpu] for gpu in free)
         self._noise = {gpu: min(1.0, slowdown.get(gpu, 0.0) / worst) for gpu in gpus}
-
-    @property
-    def edges(self) -> list[tuple[int, int, float]]:
-        """The edges, each once, the lower rank first."""
-        rows = enumerate(self.talk)
-        return [(a, b, weight) for a, row in rows for b, weight in row.items() if a < b]
 
     def distance(self, gpus: Gpus) -> float:
         """Return the mean distance over the job's edges, for GPUs in rank order."""
@@ -249,7 +244,7 @@ def _distances(fabric: Fabric, gpus: Gpus) -> dict[int, dict[int, int]]:
 
 
 def place_tasks(
-    value: Valuation, choosable: Sequence[int], allows: Allows | None = None
+    value: Valuation, choosable: Sequence[int], allows: Allows = lambda _: True
 ) -> Gpus | None:
     """Return the placement of highest utility to the system, in rank order.
 
@@ -257,11 +252,6 @@ def place_tasks(
     sockets of older jobs will be free sooner as a whole, then the one with the lowest GPUs, then
     the one whose first ranks have the lowest. Where there are too many sets to try, it is the one
     of dual recursive bipartitioning.
-
-    Args:
-        value: what placements of the job are worth on the machine.
-        choosable: the GPUs that may be chosen.
-        allows: returns whether a set will do; None for all sets.
 
     Returns:
         None if nothing was found that will do.
@@ -282,7 +272,7 @@ def place_tasks(
     for chosen in promising if is_exact else promising[:MOST_MAPPED]:
         if found and (most[chosen] < best or (most[chosen] == best and chosen > lowest)):
             break  # no later one can win either
-        if allows is None or allows(chosen):
+        if allows(chosen):
             places = [gpus.index(gpu) for gpu in chosen]
             order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
             placed = tuple([gpus[place] for place in order])
@@ -314,7 +304,7 @@ def _mapper_of_distances(value: Valuation, gpus: Sequence[int]) -> Mapper:
 
 
 def cut_in_two(
-    value: Valuation, choosable: Sequence[int], allows: Allows | None = None
+    value: Valuation, choosable: Sequence[int], allows: Allows = lambda _: True
 ) -> Gpus | None:
     """Return the placement that dual recursive bipartitioning makes, in rank order.
 
@@ -322,9 +312,7 @@ def cut_in_two(
     them one by one, each to the half where it is of more use; and so on within the halves.
 
     Args:
-        value: what placements of the job are worth on the machine.
         choosable: the GPUs that may be chosen, at least as many as there are ranks.
-        allows: returns whether a set will do; None for all sets.
 
     Returns:
         None if the placement will not do.
@@ -335,7 +323,7 @@ def cut_in_two(
     descent = _Descent(value, frozenset(choosable))
     descent.narrow(list(value.socket_of), range(value.ranks))
     found = tuple(descent.where[rank][0] for rank in range(value.ranks))
-    return found if allows is None or allows(found) else None
+    return found if allows(found) else None
 
 
 class _Descent:

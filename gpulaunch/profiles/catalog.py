@@ -18,7 +18,7 @@ from gpulaunch.files.data_files import (
 )
 from gpulaunch.files.document import Document, parse_document, read_document, read_text
 from gpulaunch.profiles.keys import Part, Section
-from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
+from gpulaunch.profiles.profile import Profile, check_profile, check_whole
 from gpulaunch.records import Record
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
@@ -79,8 +79,7 @@ def load_profile(name: str) -> Profile:
         UsageError: there is no such profile, or it is wrong.
     """
     file, variant = split_variant(name)
-    document = read_document(_find_profile(file, _profile_directories()))
-    return read_layers(document, variant, _find_base)
+    return read_layers(read_document(find_profile(file)), variant)
 
 
 def _find_base(name: str, asker: str) -> str:
@@ -97,15 +96,6 @@ def _find_base(name: str, asker: str) -> str:
         places = [os.path.abspath(directory) for directory in directories]
         directories = directories[places.index(own) + 1 :] if own in places else directories
     return _find_profile(name, directories)
-
-
-def profile_within(document: Document) -> Profile:
-    """Read a profile that is a table in another document, merged with its base.
-
-    Raises:
-        UsageError: the profile is wrong.
-    """
-    return read_layers(document, None, _find_base)
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
@@ -125,8 +115,6 @@ class Label(Record):
     """A profile in a container image.
 
     Attributes:
-        image: name of the image.
-        key: key of the label.
         text: name of a profile that can be found here, or a whole profile as TOML.
     """
 
@@ -249,19 +237,8 @@ def split_variant(text: str) -> tuple[str, str | None]:
     return f"{directory}{slash}{name}", variant if at else None
 
 
-def variants_of(profile: Profile) -> list[str]:
-    """Return what can follow the @: variants and measured sizes, without duplicates."""
-    scaling = profile.scaling
-    sizes = [f"{scaling.parameter}={size}" for size in scaling.profiles]
-    return [*profile.variants, *(size for size in sizes if size not in profile.variants)]
-
-
-def read_layers(document: Document, variant: str | None, find: Find) -> Profile:
-    """Read the profile in a file, merged with its base and a variant.
-
-    Args:
-        variant: the variant asked for, or None.
-        find: finds the profiles that the file names.
+def read_layers(document: Document, variant: str | None = None, find: Find = _find_base) -> Profile:
+    """Read the profile in a file or in a table of one, merged with its base and a variant.
 
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.
@@ -269,17 +246,13 @@ def read_layers(document: Document, variant: str | None, find: Find) -> Profile:
     _check(document)
     found = _over_base(document, find)
     if variant is not None:
-        found = _with_variant(document, found, variant, find)
+        found = _with_variant(found, variant)
     profile = Profile(found)
     try:
         check_whole(profile)
     except FieldError as problem:
         raise document.error(problem) from None
     return profile
-
-
-class _NoVariantError(UsageError):
-    pass
 
 
 def _check(document: Document) -> None:
@@ -294,68 +267,37 @@ def _over_base(document: Document, find: Find) -> Mapping[str, Any]:
     base = document.data.get("base")
     if base is None:
         return document.data
-    where = ("base",)
     name, variant = split_variant(base)
-    lower = _open_named(document, name, where, find)
-    below: Mapping[str, Any] = lower.data
-    if variant is not None:
-        try:
-            below = _with_variant(lower, below, variant, find)
-        except _NoVariantError as problem:
-            raise _error_at(document, where, problem.message) from None
-    return merged(below, document.data, base)
-
-
-def _open_named(document: Document, name: str, where: tuple[str, ...], find: Find) -> Document:
-    """Open the file of a profile that another one names, and that has no base itself."""
     try:
         path = find(name, document.path)
         text = read_text(path)
     except UsageError as problem:
-        raise _error_at(document, where, problem.message) from None
+        raise _base_error(document, problem.message) from None
     lower = parse_document(path, text)
     _check(lower)
     if "base" in lower.data:
         found = f"{quoted(name)} has a base itself, {quoted(lower.data['base'])}"
-        raise _error_at(document, where, f"{found}: only one profile can be below another")
-    return lower
+        raise _base_error(document, f"{found}: only one profile can be below another")
+    below: Mapping[str, Any] = lower.data
+    if variant is not None:
+        try:
+            below = _with_variant(below, variant)
+        except UsageError as problem:
+            raise _base_error(document, problem.message) from None
+    return merged(below, document.data, base)
 
 
-def _with_variant(
-    document: Document, found: Mapping[str, Any], variant: str, find: Find
-) -> dict[str, Any]:
-    """Return a profile's document with a variant or a size on top, under its name."""
+def _with_variant(found: Mapping[str, Any], variant: str) -> dict[str, Any]:
+    """Return a profile's document with a variant on top, under its name."""
     profile = Profile(found)
-    parameter, equals, size = variant.partition("=")
-    if variant in profile.variants:
-        table = profile.variants[variant]
-    elif equals and parameter == profile.scaling.parameter and is_size(size):
-        table = _at_size(document, profile, float(size), find)
-    else:
-        known = ", ".join(printable(f"{profile.name}@{one}") for one in variants_of(profile))
-        any_size = f": any number above 0 is allowed for {parameter}"
-        raise _NoVariantError(
-            f"profile {quoted(profile.name)} has no variant {quoted(variant)}"
-            f"{any_size if parameter == profile.scaling.parameter else ''}",
+    if variant not in profile.variants:
+        known = ", ".join(printable(f"{profile.name}@{one}") for one in profile.variants)
+        raise UsageError(
+            f"profile {quoted(profile.name)} has no variant {quoted(variant)}",
             f"known are {known}" if known else None,
         )
+    table = profile.variants[variant]
     return {**merged(found, table, profile.name), "name": f"{profile.name}@{variant}"}
-
-
-def _at_size(document: Document, profile: Profile, size: float, find: Find) -> Mapping[str, Any]:
-    """Return what was measured at a size, or what is predicted for it."""
-    from gpulaunch.profiles.scaling import scaled  # late: few launches need it
-
-    points = {}
-    for text, name in profile.scaling.profiles.items():
-        lower = _open_named(document, name, ("scaling", "profiles", text), find)
-        points[float(text)] = Profile(lower.data)
-    try:
-        return scaled(points, size, profile.scaling.parameter or "")
-    except FieldError as problem:
-        raise document.error(
-            FieldError(("scaling", *problem.path), f"scaling: {problem.message}")
-        ) from None
 
 
 def merged(below: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dict[str, Any]:
@@ -410,7 +352,5 @@ def _merged_section(
     return result
 
 
-def _error_at(document: Document, where: tuple[str, ...], message: str) -> UsageError:
-    """Return an error about a profile that a file names, at the line that names it."""
-    key = ".".join(part if part.isidentifier() else f'"{part}"' for part in where)
-    return document.error(FieldError(where, f"{key}: {message}"))
+def _base_error(document: Document, message: str) -> UsageError:
+    return document.error(FieldError(("base",), f"base: {message}"))

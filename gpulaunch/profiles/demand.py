@@ -72,7 +72,6 @@ class Demand(Record):
     """A job's use of one GPU when it runs alone there.
 
     Attributes:
-        name: name of the job's profile, or of the job, for messages.
         sm_utilization_percentage: average SM utilization, 0-100.
         memory_bandwidth_utilization_percentage: average, 0-100.
         memory_bytes: maximum device memory.

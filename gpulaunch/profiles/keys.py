@@ -50,11 +50,7 @@ class Section:
         cls.keys = {name: key for name, key in vars(cls).items() if isinstance(key, Key)}
 
     def __init__(self, document: Mapping[str, Any] | None = None) -> None:
-        object.__setattr__(self, "document", {} if document is None else document)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Raise AttributeError: sections are read-only."""
-        raise AttributeError(f"{name}: a record does not change")
+        self.document = {} if document is None else document
 
     def __bool__(self) -> bool:
         """Return whether the table has any key."""
@@ -69,14 +65,9 @@ class Key(Generic[T]):
     """A key of a section: on the class this declaration, on a section the key's value.
 
     Args:
-        rule: rule that checks the value.
         meaning: one line of Markdown, with the unit where the name does not tell.
-        default: value of a section that lacks the key.
         label: name in `gpulaunch profile show`; derived from the key's name if empty.
         unit: unit of the numbers; the one that the key's name ends with if empty.
-
-    Attributes:
-        name: name of the key.
     """
 
     def __init__(
@@ -110,11 +101,7 @@ class Key(Generic[T]):
 
 
 class Part(Key[S]):
-    """A key whose value is a section in itself; an empty one where the key is missing.
-
-    Args:
-        meaning: one line of Markdown.
-    """
+    """A key whose value is a section in itself; an empty one where the key is missing."""
 
     def __init__(self, section: type[S], meaning: str) -> None:
         super().__init__(dict, meaning)
@@ -127,29 +114,15 @@ class Part(Key[S]):
 
 
 class Number(Key[T]):
-    """A key whose value is a number within a range.
-
-    Args:
-        least: smallest allowed value; an int, like `most`, if the number has to be whole.
-        most: largest allowed value.
-        meaning: one line of Markdown.
-        label: name in `gpulaunch profile show`; derived from the key's name if empty.
-    """
-
-    def __init__(self, least: float, most: float, meaning: str, label: str = "") -> None:
-        super().__init__((least, most), meaning, label=label)
-        self.least, self.most = least, most
+    """A key whose value is a number within a range; a whole one if both ends are."""
 
 
 class Curve(Key[list[Any]]):
     """A key whose value is a list of numbers, one for each number in the list of another key.
 
     Args:
-        rule: rule that checks each number.
-        meaning: one line of Markdown.
         over: name of the other key.
         unit_in: name of the key whose value is the unit of the numbers.
-        most: largest number of values.
     """
 
     def __init__(self, rule: AnyRule, meaning: str, over: str, unit_in: str, most: int) -> None:
@@ -161,7 +134,6 @@ class FiguresOf(Key["Mapping[str, float]"]):
     """A key whose value is a table of numbers, each about the key of that name in a section.
 
     Args:
-        meaning: one line of Markdown.
         label: text before such a number where it is shown beside the figure that it is about.
     """
 
@@ -188,17 +160,17 @@ def flag(meaning: str) -> Key[bool | None]:
 
 def number(least: float, most: float, meaning: str, label: str = "") -> Key[float | None]:
     """Declare a number from `least` to `most`, both included."""
-    return Number(float(least), float(most), meaning, label)
+    return Number((float(least), float(most)), meaning, label=label)
 
 
 def percentage(meaning: str, most: float = 100.0, label: str = "") -> Key[float | None]:
     """Declare a percentage from 0 to `most`."""
-    return Number(0.0, most, meaning, label)
+    return Number((0.0, most), meaning, label=label)
 
 
 def whole(least: int, most: int, meaning: str, label: str = "") -> Key[int | None]:
     """Declare a whole number from `least` to `most`, both included."""
-    return Number(least, most, meaning, label)
+    return Number((least, most), meaning, label=label)
 
 
 def word(words: Sequence[str], meaning: str) -> Key[str | None]:
@@ -227,8 +199,6 @@ def check_section(document: object, section: type[Section], where: Where = ()) -
     """Check a table, and the sections within it.
 
     Args:
-        document: the table.
-        section: class that declares its keys.
         where: path of the table in the whole document.
 
     Raises:
@@ -464,13 +434,3 @@ class SharingWish(Section):
     sm_percentage = whole(
         1, 100, "share of the SMs that it is to have then", label="share of the SMs"
     )
-
-
-class Scaling(Section):
-    """Profiles of one job at several problem sizes (mps-sharing-2024 Table II)."""
-
-    required = ("parameter", "profiles")
-    is_one_measurement = True
-
-    parameter = text("what NAME@PARAMETER=NUMBER asks for, such as `size`")
-    profiles = table(str, "table of number and profile name: what was measured at which size")

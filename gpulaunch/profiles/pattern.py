@@ -3,23 +3,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import fsum
-from typing import TYPE_CHECKING, Any, Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu import gpus_text
-from gpulaunch.machine.graph import read_weights
 from gpulaunch.records import Record
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.graph import Graph
 
 Edge = tuple[int, int, float]
 """Two ranks, the lower first, and the weight of what they exchange: above 0."""
 
 Pairs = Iterable[tuple[int, int]]
+
+Graph = Any
+"""A networkx graph: the package has no types, and few launches import it."""
 
 Confidence = Literal["certain", "likely", "guess"]
 """How sure it is that a job has a pattern."""
@@ -32,6 +32,9 @@ MAX_RANKS = 1024
 
 More than any machine has GPUs, and small enough for an all-to-all to fit into memory.
 """
+
+_MOST_DIGITS = 9  # of a rank that is named by a text
+_MOST_SHOWN = 40  # characters of a node's name
 
 # Bounds that keep quotients and sums of weights from becoming 0 or infinite.
 _FIELDS: FieldTable = {"weight": (1e-9, 1e18)}
@@ -83,16 +86,6 @@ def _ring_edges(ranks: int) -> Pairs:
     return ((rank, (rank + 1) % ranks) for rank in range(ranks))
 
 
-def _chain_edges(ranks: int) -> Pairs:
-    """Join each rank to its successor."""
-    return ((rank, rank + 1) for rank in range(ranks - 1))
-
-
-def _star_edges(ranks: int) -> Pairs:
-    """Join rank 0 to all others."""
-    return ((0, rank) for rank in range(1, ranks))
-
-
 def _tree_edges(ranks: int) -> Pairs:
     """Return both of NCCL's binary trees.
 
@@ -118,11 +111,6 @@ def _binary_tree_edges(ranks: int) -> Iterator[tuple[int, int]]:
         above = rank - bit
         parent = above | bit << 1
         yield rank, parent if parent < ranks else above
-
-
-def _ring_and_tree_edges(ranks: int) -> Pairs:
-    """Return the edges that NCCL uses for large and for small messages together."""
-    return [*_ring_edges(ranks), *_tree_edges(ranks)]
 
 
 def _grid_edges(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
@@ -158,10 +146,10 @@ def dimensions(ranks: int, axes: int) -> tuple[int, ...]:
 _SHAPES: dict[str, Callable[[int], Pairs]] = {
     "ring": _ring_edges,
     "tree": _tree_edges,
-    "ring+tree": _ring_and_tree_edges,
-    "chain": _chain_edges,
+    "ring+tree": lambda ranks: [*_ring_edges(ranks), *_tree_edges(ranks)],
+    "chain": lambda ranks: pairwise(range(ranks)),
     "all_to_all": lambda ranks: combinations(range(ranks), 2),
-    "star": _star_edges,
+    "star": lambda ranks: ((0, rank) for rank in range(1, ranks)),
     "stencil_2d": lambda ranks: _grid_edges(ranks, 2),
     "stencil_3d": lambda ranks: _grid_edges(ranks, 3),
     "none": lambda _: (),
@@ -225,7 +213,6 @@ def given_pattern(
     """Build the pattern of a graph: check its edges and add up those of one pair.
 
     Args:
-        name: name of the pattern.
         edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only ratios matter.
         nodes: all ranks, 0 or more, if known; ranks without an edge are an error.
 
@@ -268,30 +255,52 @@ def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
     return True
 
 
-def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Pattern:
+def graph_pattern(graph: Graph, name: str) -> Pattern:
     """Build the pattern of a networkx graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
 
     Its nodes are the ranks, 0 to n - 1 as numbers or decimal text; the attribute "weight" of an
     edge counts 1 where it is missing. Weights of both directions, and of parallel edges, add up.
 
-    Args:
-        graph: the graph; it is not changed.
-        name: name of the pattern.
-        origin: beginning of error messages, such as a path; by default the name.
-
     Raises:
         UsageError: the graph is no pattern (see given_pattern), or a node is no rank.
     """
-    subject = origin or f"pattern {printable(name)}"
+    subject = f"pattern {printable(name)}"
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise UsageError(f"{subject}: a {type(graph).__name__} is no name, path or networkx graph")
     try:
-        nodes, edges = read_weights(graph)
-        return given_pattern(name, edges, nodes)
-    except (FieldError, UsageError) as problem:
+        ranks = _ranks_of(graph.nodes)
+        edges = [
+            (ranks[one], ranks[other], _to_plain(weight))
+            for one, other, weight in graph.edges(data="weight", default=1.0)
+        ]
+        return given_pattern(name, edges, ranks.values())
+    except FieldError as problem:
         raise UsageError(f"{subject}: {problem.message}") from None
     except (OverflowError, ValueError):
         raise UsageError(f"{subject}: a weight has more digits than can be read") from None
+
+
+def _ranks_of(nodes: Iterable[Any]) -> dict[object, int]:
+    """Return the rank that each node is, as a number or as decimal text."""
+    ranks: dict[object, int] = {}
+    for node in nodes:
+        is_text = isinstance(node, str) and node.isascii() and node.isdecimal()
+        rank = int(node) if is_text and len(node) <= _MOST_DIGITS else _to_plain(node)
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
+            shown = repr(node)
+            shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
+            raise FieldError((), f"node {shown}: it must be a rank: 0, 1, 2 ...")
+        ranks[node] = rank
+    if len(set(ranks.values())) < len(ranks):
+        raise FieldError((), "two of its nodes are the same rank")
+    return ranks
+
+
+def _to_plain(value: Any) -> Any:  # noqa: ANN401
+    """Convert a number, which may be numpy's, to one of Python's own."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _refuse_edge(at: int, a: int, b: int, weight: object) -> None:

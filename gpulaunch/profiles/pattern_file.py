@@ -1,13 +1,12 @@
-"""Communication patterns by name, or from a graph file: an edge list or GraphML."""
+"""Communication patterns by name, or from a file with the edges of a graph."""
 
 import os
 
 from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted
 from gpulaunch.files.document import read_text
-from gpulaunch.machine.graph import read_graphml
-from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern, graph_pattern
+from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern
 
-GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
+GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv")
 """Endings of graph files; anything that contains a slash is a file, too."""
 
 MOST_BYTES = 4 << 20
@@ -20,9 +19,9 @@ _MOST_SHOWN = 40  # characters of a line
 def load_pattern(text: str) -> Pattern:
     """Return the pattern with this name, or of the graph in this file.
 
-    A file that begins with "<" or ends in .graphml is GraphML, any other an edge list: each line
-    has two ranks and, if it is not 1, a weight, separated by blanks or commas; "#" begins a
-    comment. "0 1" and "1 0" are the directions of one edge and add up.
+    A file is an edge list: each line has two ranks and, if it is not 1, a weight, separated by
+    blanks or commas; "#" begins a comment. "0 1" and "1 0" are the directions of one edge and add
+    up.
 
     Args:
         text: a name, such as "ring", "all-to-all" or "all_to_all", or a path.
@@ -31,7 +30,7 @@ def load_pattern(text: str) -> Pattern:
         UsageError: the name is unknown, or the file cannot be read or is no graph of ranks; with
             path and line where there is one.
 
-    Cost: an edge list of 1,000 lines about 3 ms; GraphML 0.2 s, which is the import of networkx.
+    Cost: a file of 1,000 lines about 3 ms.
     """
     known = PATTERNS.get(text.replace("-", "_"))
     if known is not None:
@@ -44,8 +43,6 @@ def load_pattern(text: str) -> Pattern:
             f"known are {', '.join(names)}, or give {file}",
         )
     name, content = os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
-    if content.lstrip().startswith("<") or text.lower().endswith(".graphml"):
-        return graph_pattern(read_graphml(content, text), name, text)
     lines = read_edges(text, content)
     try:
         return given_pattern(name, [edge for _, edge in lines])
@@ -56,10 +53,6 @@ def load_pattern(text: str) -> Pattern:
 
 def read_edges(path: str, content: str) -> list[tuple[int, Edge]]:
     """Return the directed edges of an edge list as they stand there, each with its line.
-
-    Args:
-        path: path of the file, for messages.
-        content: its text.
 
     Raises:
         UsageError: a line is no edge, or an edge stands twice. Ranks and weights are not checked

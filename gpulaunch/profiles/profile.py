@@ -85,10 +85,6 @@ class Profile(Section):
     variants = table(
         dict, 'tables of what else to know, such as `[variants."batch=1".communication]`'
     )
-    scaling = part(
-        sections.Scaling,
-        "profiles of the same job at several problem sizes ([more](#problem-sizes))",
-    )
 
     def but(self, **changes: object) -> "Profile":
         """Return a copy with other values; a section's values are merged over the present ones.
@@ -211,7 +207,7 @@ class Profile(Section):
 
 
 class Variant(Section):
-    """A variant of a profile: everything but the file's own name, base, variants and scaling."""
+    """A variant of a profile: everything but the file's own name, base and variants."""
 
     keys: ClassVar[Mapping[str, Key[Any]]]
 
@@ -219,7 +215,7 @@ class Variant(Section):
 Variant.keys = {
     name: key
     for name, key in Profile.keys.items()
-    if name not in ("version", "name", "base", "variants", "scaling")
+    if name not in ("version", "name", "base", "variants")
 }
 
 
@@ -242,18 +238,6 @@ def check_profile(document: Mapping[str, Any]) -> None:
         if not is_askable(variant) or "," in variant:
             raise FieldError(("variants", variant), f"variants: {_NOT_ASKABLE.format(variant)}")
         check_section(own, Variant, ("variants", variant))
-    for size in document.get("scaling", {}).get("profiles", {}):
-        if not is_size(size):
-            problem = f"profiles: {size!r} is not a number above 0"
-            raise FieldError(("scaling", "profiles", size), problem)
-
-
-def is_size(text: str) -> bool:
-    """Return whether a text is a plain number above 0, such as 4 or 0.5."""
-    try:
-        return text.isascii() and "_" not in text and 0 < float(text) < float("inf")
-    except ValueError:
-        return False
 
 
 def parse_profile(document: Mapping[str, Any]) -> Profile:

@@ -67,10 +67,6 @@ def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
     A new file is based on an existing profile of the same name, such as a shipped one.
 
-    Args:
-        path: path of the user's file.
-        name: name of the profile.
-
     Raises:
         UsageError: the file is no profile.
     """

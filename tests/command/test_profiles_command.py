@@ -9,7 +9,7 @@ from conftest import DGX, SCRIPT, Launcher
 from test_profile_view import FULL
 from test_profiles import SHIPPED
 
-from gpulaunch.profiles.catalog import load_profile, profile_names, variants_of
+from gpulaunch.profiles.catalog import load_profile, profile_names
 
 
 def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ def test_everything_that_is_shipped_can_be_read() -> None:
     assert len(SHIPPED) == len(profile_names())
     for path in SHIPPED:
         profile = load_profile(str(path))
-        names = [load_profile(f"{path}@{variant}").name for variant in variants_of(profile)]
-        assert names == [f"{profile.name}@{variant}" for variant in variants_of(profile)]
+        names = [load_profile(f"{path}@{variant}").name for variant in profile.variants]
+        assert names == [f"{profile.name}@{variant}" for variant in profile.variants]

@@ -83,13 +83,9 @@ def test_lines_that_are_hard_to_find(tmp_path: Path, text: str, want: str) -> No
 
 
 def test_toml_beyond_its_parser(tmp_path: Path) -> None:
-    """What the parser cannot take is a mistake of the file; a key has at most 16 levels."""
+    """What the parser cannot take is a mistake of the file."""
     for value in ("[" * 5000 + "]" * 5000, "9" * 5000):
         assert complaint(load_profile, profile_file(tmp_path, f"gpus = {value}\n"))
-    for before, part, after in (("[", "a", "]"), ("x = {b = 1, ", r'"a.\"b"', " = 1}")):
-        for levels, want in ((16, "unknown key"), (17, "a key of more than 16"), (50_000, "")):
-            text = f"gpus = 2\n{before}{'.'.join([part] * levels)}{after}\n"
-            assert complaint(load_profile, profile_file(tmp_path, text)).startswith(f"2: {want}")
 
 
 def test_paths_to_no_file(tmp_path: Path) -> None:
@@ -194,7 +190,7 @@ def test_all_that_is_shipped() -> None:
         assert load_profile(name).name == name
         document = tomllib.loads(Path(find_profile(name)).read_text(encoding="utf-8"))
         figures = [document[key] for key in document if key in with_source]
-        assert figures or "scaling" in document, name
+        assert figures, name
         assert all(len(place["source"]) > 10 for place in figures), name
     for name in machine_names():
         topology, path = load_described_machine(name)

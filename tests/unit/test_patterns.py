@@ -119,7 +119,6 @@ def test_graph_of_every_kind(nx: ModuleType) -> None:
     both = nx.MultiDiGraph(
         [(0, 2, {"weight": 2.5}), (2, 0, {"weight": 0.25}), (0, 2, {"weight": 0.25}), (2, 1)]
     )
-    simple.graph["edge_default"] = "thin"  # GraphML's defaults stand there, but so may anything
     want = Pattern("mine", collective=False, ranks=3, given=((0, 2, 3.0), (1, 2, 1.0)))
     assert [graph_pattern(graph, "mine") for graph in (simple, directed, parallel, both)] == [
         want
@@ -184,8 +183,7 @@ def test_names_of_edge_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     A file whose name looks like none is refused, and the hint says how to give it.
     """
     monkeypatch.chdir(tmp_path)
-    endings = set(GRAPH_ENDINGS) - {".graphml"}
-    for name in ("./job", *(f"Job{ending.upper()}" for ending in endings)):
+    for name in ("./job", *(f"Job{ending.upper()}" for ending in GRAPH_ENDINGS)):
         Path(name).write_text("0 1\n")
         want = Pattern(Path(name).name, collective=False, ranks=2, given=((0, 1, 1.0),))
         assert load_pattern(name) == want
@@ -200,32 +198,6 @@ def test_edge_lists(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.edges"
     path.write_bytes(text.encode())
     assert load_pattern(str(path)).given == ((0, 1, 2.5), (1, 2, 1.0))
-
-
-@pytest.mark.parametrize("file", ["job.graphml", "job"])
-def test_graphml(nx: ModuleType, file: str, tmp_path: Path) -> None:
-    """GraphML is known by its ending or first character, and gives the pattern of its graph."""
-    graph = nx.MultiDiGraph()
-    graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
-    nx.write_graphml_xml(graph, tmp_path / file)
-    got = load_pattern(f"{tmp_path}/{file}")
-    assert got == graph_pattern(graph, file)
-    assert got.edges(3)[1][2] == 8.0
-
-
-def graphml(body: str) -> str:
-    """Return a GraphML document without its XML namespace, as people write it."""
-    head = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml>'
-    key = '<key id="w" for="edge" attr.name="weight" attr.type="double"><default>7</default></key>'
-    return f'{head}{key}\n<graph edgedefault="undirected">{body}</graph></graphml>'
-
-
-def test_graphml_default_weight(tmp_path: Path) -> None:
-    """An edge without a weight has the default that the document states."""
-    path = tmp_path / "job.graphml"
-    heavy = '<edge source="1" target="2"><data key="w">3</data></edge>'
-    path.write_text(graphml(f'<edge source="0" target="1"/>{heavy}'))
-    assert load_pattern(str(path)).given == ((0, 1, 7.0), (1, 2, 3.0))
 
 
 @pytest.mark.parametrize(("name", "text", "want"), FILES["wrong"])
@@ -243,18 +215,3 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     assert complaint(load_pattern, str(path)) == "2: byte 0xff is not UTF-8"
     path.write_bytes(b" " * (MOST_BYTES + 1))
     assert complaint(load_pattern, str(path)) == " larger than 4 MiB"
-
-
-def test_hostile_graphml(tmp_path: Path) -> None:
-    """Multiplying entities and endless nested groups are refused like any other mistake."""
-    path = tmp_path / "job.graphml"
-    entities = "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
-    laughs = (
-        f'<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">{entities}]><graphml><graph><node '
-        'id="&j;"/></graph></graphml>'
-    )
-    group = '<node id="0" yfiles.foldertype="group"><graph>'
-    for text in (laughs, graphml(group * 20_000 + "</graph></node>" * 20_000)):
-        path.write_text(text)
-        with pytest.raises(UsageError, match=r"that (networkx )?can (be )?read"):
-            load_pattern(str(path))

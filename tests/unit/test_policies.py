@@ -23,7 +23,7 @@ from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
-from gpulaunch.placement.policies import Candidate, Placement, place, ranking
+from gpulaunch.placement.policies import Placement, place, ranking
 from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
@@ -459,7 +459,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str) -> Case:
 POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
 
 
-def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
+def shown(found: Placement | None) -> tuple[Any, ...] | None:
     """Return what was found, as the second implementation has it."""
     if found is None:
         return None

@@ -38,7 +38,6 @@ def refused(name: str) -> UsageError:
         {"command": []},
         {"runs": {"spread": {"foo": 3}}},
         {"version": 2},
-        {"scaling": {"parameter": "size"}},
     ],
     ids=json.dumps,
 )
@@ -189,75 +188,6 @@ def test_contradictions(files: Path) -> None:
     assert load_profile(str(path)).name == "own"
     want = "throughput: 1 values for 2 shares"
     assert refused(f"{path}@a").message.startswith(f"{path}: {want}")
-
-
-# -------------------------------------------------------------------------------------------- sizes
-
-
-def test_sizes_that_the_paper_uses() -> None:
-    """Between and beyond mps-sharing-2024's Table II sizes figures follow a stated power law."""
-    names = ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
-    kripke, warpx, athenapk = map(load_profile, names)
-    assert kripke.resources.sm_utilization_percentage == pytest.approx(40.97, abs=0.005)  # about 40
-    assert warpx.resources.sm_utilization_percentage == pytest.approx(50.72, abs=0.005)  # about 50
-    assert athenapk.resources.sm_utilization_percentage == pytest.approx(60.6, abs=0.2)
-    assert athenapk.resources.memory_bandwidth_utilization_percentage < 30
-    assert (warpx.resources.memory_mib, warpx.resources.memory_is_reservation) == (61_453, True)
-    assert kripke.resources.source == (
-        "predicted: power law through kripke-1x and kripke-4x (mps-sharing-2024 Table II)"
-    )
-    assert kripke.demand.name == "kripke@size=2"
-    energy = kripke.resources.power_w * kripke.resources.duration_s
-    assert kripke.resources.energy_j == pytest.approx(energy, rel=0.01)
-
-
-def test_sizes_that_were_measured() -> None:
-    """A size that was measured is as it was measured, and needs no law; one goes up to 100 times.
-
-    No percentage passes 100 however large the problem, nor is memory ever under 1 MiB.
-    """
-    found, want = load_profile("kripke@size=4"), load_profile("kripke-4x")
-    assert found.resources.document == want.resources.document
-    assert load_profile("berkeleygw-epsilon@size=1").resources.memory_mib == 30_157
-    assert load_profile("kripke@size=400").name == "kripke@size=400"
-    large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
-    assert large.resources.sm_utilization_percentage == 100.0
-    assert small.resources.memory_mib == 1
-
-
-NO_NUMBER = "any number above 0 is allowed for size"
-TOO_FAR = "extrapolated too far: size=0.01 to 400 is within 100 times what was measured"
-
-
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [
-        *((f"kripke@size={text}", NO_NUMBER) for text in ("0", "abc", "nan")),
-        *((f"kripke@size={text}", TOO_FAR) for text in ("401", "0.0099")),
-        ("berkeleygw-epsilon@size=2", "was not measured, and no law goes through size=1 alone"),
-    ],
-)
-def test_sizes_that_cannot_be(name: str, want: str) -> None:
-    """A size is a number above 0, at most 100 times from two or more that were measured."""
-    assert refused(name).message.endswith(want)
-
-
-def test_zero_runs_along_a_line(tmp_path: Path) -> None:
-    """A figure of 0 at one size runs along a straight line, and never under 0.
-
-    A size whose profile is missing is told with path and line.
-    """
-    for size, power in ((1, 0), (3, 4)):
-        text = f'[resources]\npower_w = {power}\nsource = "x"\nmeasured_on = "G{size}"'
-        (tmp_path / f"s{size}.toml").write_text(f'name = "s{size}"\n{text}')
-    scaling = 'parameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
-    (tmp_path / "s.toml").write_text(f'name = "s"\n[scaling]\n{scaling}')
-    got = {n: load_profile(f"{tmp_path}/s.toml@n={n}").resources for n in (0.5, 2, 4)}
-    assert {n: one.power_w for n, one in got.items()} == {0.5: 0.0, 2: 2.0, 4: 6.0}
-    assert got[2].measured_on is None  # they do not agree on it
-    (tmp_path / "s3.toml").unlink()
-    want = f'{tmp_path}/s.toml:4: scaling.profiles."3": {tmp_path}/s3.toml: '
-    assert refused(f"{tmp_path}/s.toml@n=2").message.startswith(want)
 
 
 # --------------------------------------------------------------------------------------- slowdowns

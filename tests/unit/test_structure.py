@@ -28,7 +28,7 @@ DOORS = {
     "filelock": {"files/own_cache.py"},
     "matplotlib": {"cli/simulate.py"},
     "mcp": {"cli/mcp_tools.py"},
-    "networkx": {"machine/graph.py"},
+    "networkx": {"machine/topology.py"},
     "psutil": {"process/ending.py", "process/system.py"},
     "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {

@@ -31,7 +31,7 @@ from gpulaunch.launch.assess import preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu, gpu_names, gpus_named, gpus_text
-from gpulaunch.placement.policies import DEFAULT_POLICY, Candidate, ranking
+from gpulaunch.placement.policies import DEFAULT_POLICY, Placement, ranking
 from gpulaunch.process.job import exit_status
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, saturates
@@ -138,7 +138,7 @@ def measure_sensitivity(job: MeasuredJob, one: Launch) -> Outcome:
     if slow > NEAR * fast:
         found = f"{gpus_text(len(gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
         raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
-    done: dict[Candidate, list[Launched]] = {best: [], worst: []}
+    done: dict[Placement, list[Launched]] = {best: [], worst: []}
     for number in range(1, job.runs + 1):
         for what, candidate in (("best", best), ("worst", worst)):
             of = f"run {number} of {job.runs}: " if job.runs > 1 else ""

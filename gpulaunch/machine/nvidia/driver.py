@@ -1,13 +1,20 @@
 """The NVIDIA driver; gpulaunch.machine.driver.Driver documents its functions."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import FailedError, NoDriverError
-from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
+from gpulaunch.machine.driver import Build, Load
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import faults, health, nvml, outside_use, probe
 from gpulaunch.machine.slow_calls import left_out
+
+read_use = outside_use.read_use
+pids_at_work = outside_use.pids_at_work
+read_health = health.read_health
+watch_faults = faults.watch_faults
+diagnose = probe.diagnose
 
 
 def is_present() -> bool:
@@ -57,44 +64,26 @@ def read() -> Build:
     return probe.probe()[0]
 
 
-def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
-    """Return the GPUs that have processes, or memory in use by processes that are not visible."""
-    return outside_use.read_use(gpus, ignored)
-
-
-def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
-    """Return the health of the cards: memory, recovery, NVSwitch fabric, NVLinks, clocks."""
-    return health.read_health(gpus)
-
-
 def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
     """Return utilization, memory, power and temperature; all unknown for a GPU that is lost."""
     nvml.open_nvml()
     found = []
     for gpu in gpus:
-        try:
-            found.append(_load_of(gpu.uuid, nvml.card_of(gpu.uuid, gpu.card)))
-        except nvml.LostGpuError:
-            found.append(Load(gpu.uuid))
+        load = Load(gpu.uuid)
+        with suppress(nvml.LostGpuError):
+            card = nvml.card_of(gpu.uuid, gpu.card)
+            rates, memory = card.utilization(), card.memory() or card.shared_memory()
+            load = Load(
+                uuid=gpu.uuid,
+                utilization_percentage=rates.gpu if rates else None,
+                memory_utilization_percentage=rates.memory if rates else None,
+                memory_used_bytes=memory.used if memory else None,
+                power_w=card.power_w(),
+                power_limit_w=card.power_limit_w(),
+                temperature_c=card.temperature_c(),
+            )
+        found.append(load)
     return tuple(found)
-
-
-def _load_of(uuid: str, card: Any) -> Load:  # noqa: ANN401
-    rates, memory = card.utilization(), card.memory() or card.shared_memory()
-    return Load(
-        uuid=uuid,
-        utilization_percentage=rates.gpu if rates else None,
-        memory_utilization_percentage=rates.memory if rates else None,
-        memory_used_bytes=memory.used if memory else None,
-        power_w=card.power_w(),
-        power_limit_w=card.power_limit_w(),
-        temperature_c=card.temperature_c(),
-    )
-
-
-def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
-    """Watch for Xids."""
-    return faults.watch_faults(gpus)
 
 
 def are_busy(gpus: Iterable[Gpu]) -> bool:
@@ -107,17 +96,7 @@ def are_busy(gpus: Iterable[Gpu]) -> bool:
     return any(rates is None or rates.gpu > 0 for rates in found)
 
 
-def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
-    """Return the compute processes and MPS clients that NVML lists, with their memory."""
-    return outside_use.compute_pids(uuids)
-
-
 def version() -> str | None:
     """Return the version of the kernel driver, such as "550.54.15"."""
     nvml.open_nvml()
     return nvml.driver_version()
-
-
-def diagnose() -> list[Finding]:
-    """Return findings about lost GPUs, MIG, compute modes and NVLinks."""
-    return probe.diagnose()

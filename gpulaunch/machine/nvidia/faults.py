@@ -9,7 +9,7 @@ import pynvml
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.health import read_counters
+from gpulaunch.machine.nvidia.health import card_key, read_counters
 from gpulaunch.process.system import name_this_thread
 
 _LATE_S = 0.05
@@ -67,10 +67,7 @@ class XidWatch:
     """
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
-        cards = {
-            (gpu.mig.card_uuid, gpu.mig.card) if gpu.mig else (gpu.uuid, gpu.index) for gpu in gpus
-        }
-        self._cards = sorted(cards)
+        self._cards = sorted({card_key(gpu) for gpu in gpus})
         self._indices: dict[int, int] = {}  # by the address that is a card's handle
         self._seen: list[tuple[int, int]] = []
         self._some = _thread.allocate_lock()

@@ -71,17 +71,17 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
         FailedError: there is no NVML or no driver.
     """
     nvml.open_nvml()
-    return tuple(_read_one(gpu) for gpu in gpus)
-
-
-def _read_one(gpu: Gpu) -> Health:
-    try:
-        card = _card_of(gpu)
-        counters = read_counters(card)
-        problems = _find_problems(card, gpu, counters)
-        return Health(gpu.uuid, problems, _find_warnings(card, gpu, counters))
-    except nvml.LostGpuError as problem:
-        return Health(gpu.uuid, (f"it does not answer: {str(problem).partition(': ')[2]}",))
+    found = []
+    for gpu in gpus:
+        try:
+            card = nvml.card_of(*card_key(gpu))
+            counters = read_counters(card)
+            problems = _find_problems(card, gpu, counters)
+            found.append(Health(gpu.uuid, problems, _find_warnings(card, gpu, counters)))
+        except nvml.LostGpuError as lost:
+            why = f"it does not answer: {str(lost).partition(': ')[2]}"
+            found.append(Health(gpu.uuid, (why,)))
+    return tuple(found)
 
 
 def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
@@ -95,15 +95,13 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    card = _card_of(gpu) if gpu.mig else card
+    card = nvml.card_of(*card_key(gpu)) if gpu.mig else card
     return "; ".join(_find_problems(card, gpu, read_counters(card))) or None
 
 
-def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
-    """Return a GPU's card, which has the health of all its MIG instances."""
-    if gpu.mig:
-        return nvml.card_of(gpu.mig.card_uuid, gpu.mig.card)
-    return nvml.card_of(gpu.uuid, gpu.card)
+def card_key(gpu: Gpu) -> tuple[str, int]:
+    """Return UUID and index of a GPU's card, which has the health of all its MIG instances."""
+    return (gpu.mig.card_uuid if gpu.mig else gpu.uuid, gpu.card)
 
 
 def _find_problems(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int]) -> tuple[str, ...]:

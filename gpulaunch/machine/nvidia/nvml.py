@@ -85,11 +85,9 @@ class HiddenGpuError(LostGpuError):
 
 
 class Memory(Record):
-    """The memory of a GPU.
+    """The memory of a GPU, in bytes.
 
     Attributes:
-        total: bytes.
-        used: bytes.
         with_reserve: whether `used` may include memory that the driver reserves for itself.
     """
 
@@ -316,7 +314,6 @@ def card_of(uuid: str, index: int) -> NvmlDevice:
     """Return the GPU or MIG instance with this UUID.
 
     Args:
-        uuid: UUID of the GPU or instance.
         index: index of the card, for messages; NO_GPU if unknown.
 
     Raises:

@@ -75,9 +75,6 @@ def _nvlink_states(card: NvmlDevice, told: Mapping[tuple[int, int], int]) -> dic
 
     One call tells their number and, from Hopper on, the state of each. Older cards are asked
     link by link, and do not know that a link may sleep.
-
-    Args:
-        told: what that call told.
     """
     count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
     by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)

@@ -45,14 +45,14 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     return tuple(filter(None, uses))
 
 
-def compute_pids(gpus: Iterable[str]) -> dict[int, int]:
-    """Return the processes that compute on the GPUs with these UUIDs, as far as NVML tells.
+def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
+    """Return the compute processes and MPS clients on the GPUs with these UUIDs.
 
     Returns:
         For each the bytes that it holds on the GPU where it holds most.
     """
     held: dict[int, int] = {}
-    for uuid in gpus:
+    for uuid in uuids:
         for kind in ("compute", "mps"):
             with suppress(nvml.LostGpuError):
                 for pid, size in nvml.card_of(uuid, NO_GPU).memory_by_pid(kind).items():

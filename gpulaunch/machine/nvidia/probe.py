@@ -29,9 +29,6 @@ class ProbedCard(Record):
     """One card as it was read.
 
     Attributes:
-        card: handle for further calls.
-        gpu: the card as a whole.
-        nvlinks: its NVLinks by number.
         compute_mode: name of the mode; "" for the default.
         instances: instances of a card in MIG mode; None if it is not.
     """
