@@ -45,9 +45,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--gpus, --json and --openmetrics do not go together")
     if options.mine and options.user:
         raise UsageError("--mine and --user do not go together")
-    reader = StatusReader(options.topology)
     user = user_name(os.geteuid()) if options.mine else options.user
-    document, now = reader.read(), datetime.now(timezone.utc)
+    document, now = StatusReader(options.topology).read(), datetime.now(timezone.utc)
     if user is not None:
         document = of_user(document, user)
     if options.json:
@@ -55,14 +54,12 @@ def main(arguments: Sequence[str]) -> int:
     elif options.openmetrics:
         print(openmetrics_text(document), end="")
     else:
-        from gpulaunch.cli.screen import draw  # late: rich takes 25 ms
-        from gpulaunch.cli.status_table import gpu_places, gpus_view, status_table
+        from gpulaunch.cli.screen import Parts, Text, draw  # late: rich takes 25 ms
+        from gpulaunch.cli.status_table import gpus_view, status_table, title_of
 
-        if options.gpus:
-            table = gpus_view(document, gpu_places(reader.machine.topology), now, user)
-        else:
-            table = status_table(document, now)
-        draw(table, sys.stdout)
+        title = Text(title_of(document), "bold")
+        view = gpus_view(document, now, user) if options.gpus else status_table(document, now)
+        draw(Parts(title, *view), sys.stdout)
     return 0
 
 
@@ -386,7 +383,6 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
 # Metrics in OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/)
 
 _STATES = ("free", "leased", "shared", "outside", "drained", "barred")
-_UNITS = ("ratio", "bytes", "watts", "celsius", "seconds")
 _OF_GPUS = {  # metric: key of a GPU in the document, factor, what it tells
     "gpu_utilization_ratio": (
         *("utilization_percentage", 0.01),
@@ -404,37 +400,19 @@ _OF_GPUS = {  # metric: key of a GPU in the document, factor, what it tells
 }
 
 
-class Metrics:
-    """Metrics of a machine by name, each with its values; what is unknown is left out."""
+def openmetrics_text(document: Document) -> str:
+    """Return the metrics of a machine; what is unknown is left out."""
+    families: dict[str, list[str]] = {}
 
-    def __init__(self, topology: str) -> None:
-        self._topology = topology
-        self._families: dict[str, list[str]] = {}
-
-    def add(self, name: str, about: str, value: float | None, **labels: str) -> None:
-        """Add a value of a metric, unless it is unknown."""
+    def add(name: str, about: str, value: float | None, **labels: str) -> None:
         if value is None:
             return
-        if name not in self._families:
-            self._families[name] = [f"# TYPE gpulaunch_{name} gauge"]
-            unit = name.rpartition("_")[2]
-            if unit in _UNITS:
-                self._families[name].append(f"# UNIT gpulaunch_{name} {unit}")
-            self._families[name].append(f"# HELP gpulaunch_{name} {about}")
-        labels = {"topology": self._topology, **labels}
+        if name not in families:
+            families[name] = [f"# TYPE gpulaunch_{name} gauge", f"# HELP gpulaunch_{name} {about}"]
+        labels = {"topology": document["topology"], **labels}
         inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        self._families[name].append(f"gpulaunch_{name}{{{inside}}} {value:.10g}")
+        families[name].append(f"gpulaunch_{name}{{{inside}}} {value:.10g}")
 
-    def text(self) -> str:
-        """Return all of them."""
-        lines = [line for family in self._families.values() for line in family]
-        return "\n".join([*lines, "# EOF", ""])
-
-
-def openmetrics_text(document: Document) -> str:
-    """Return the metrics of a machine."""
-    metrics = Metrics(document["topology"])
-    add = metrics.add
     counts = Counter(gpu["state"] for gpu in document["gpus"])
     for state in _STATES:
         add("gpus", "GPUs of the machine by state.", counts[state], state=state)
@@ -462,7 +440,8 @@ def openmetrics_text(document: Document) -> str:
         add("lease_time_limit_seconds", "Longest time of a lease.", limit_s, **labels)
         stopped = int(lease["stopped"])
         add("lease_stopped", "1 if the job of a lease is stopped.", stopped, **labels)
-    return metrics.text()
+    lines = [line for family in families.values() for line in family]
+    return "\n".join([*lines, "# EOF", ""])
 
 
 def _escaped(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,29 +16,14 @@ from typing import Any, NoReturn
 from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import Document
-from gpulaunch.cli.screen import Console, Grid, Parts, Text, fitted_lines, make_console
+from gpulaunch.cli.screen import Console, Parts, Text, fitted_lines, make_console
 from gpulaunch.cli.status import StatusReader, of_user
-from gpulaunch.cli.status_table import (
-    GpuPlace,
-    free_gpus,
-    gpu_places,
-    gpus_cell,
-    gpus_table,
-    job_notes,
-    jobs_table,
-    left_cell,
-    machine_notes,
-    state_of,
-    time_cell,
-    waiting,
-)
-from gpulaunch.errors import printable
+from gpulaunch.cli.status_table import gpus_view, job_in_full, title_of
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 
 _INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
-_PAGES = {"page down": 10, " ": 10, "page up": -10}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,9 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     if is_dumb or not (os.isatty(0) and os.isatty(1)):
         return status.main(["--gpus", *arguments])
     reader = StatusReader(options.topology)
-    places = gpu_places(reader.machine.topology)
     console = make_console(sys.stdout)
-    top = TopScreen(places, user_name(os.geteuid()), options.user)
+    top = TopScreen(user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), console) as keyboard:
         top.run(reader, console, keyboard)
     return 0
@@ -61,7 +44,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch top",
-        "A live screen: GPUs in their places, their jobs, and who waits.",
+        "A live screen: GPUs, their jobs, and who waits.",
     )
     parser.add_argument("--user", metavar="NAME", help="only the jobs of one user")
     add_topology(parser)
@@ -71,19 +54,13 @@ def make_parser() -> Parser:
 class TopScreen:
     """The content of the screen, what its user has selected, and what the keys do.
 
-    Jobs of `own`, who looks, are bold; those of `user` are shown, or with None all. `selected` is
-    the id of a lease or ticket, or empty; `message` is what there is to be said, or empty.
+    Jobs of `own`, who looks, are bold. `selected` is the id of a lease or ticket, or empty.
     """
 
-    def __init__(self, places: Sequence[GpuPlace], own: str, user: str | None = None) -> None:
-        self._places, self._own, self._user = places, own, user
+    def __init__(self, own: str, user: str | None = None) -> None:
+        self._own, self._user = own, user
         self._document: Document = {}
-        self._shown: Document = {}
-        self._scroll = 0
         self.selected = ""
-        self.message = ""
-        self._is_asking = False
-        self._ending: subprocess.Popen[str] | None = None
 
     def run(self, reader: StatusReader, console: Console, keyboard: "Keyboard") -> None:
         """Read and draw until a key ends it."""
@@ -91,22 +68,27 @@ class TopScreen:
         while True:
             if not keys:  # a key changes the view only
                 self.update(reader.read())
-                self._note_end()
             console.update_screen(Parts(*self.lines(datetime.now(timezone.utc), console)))
             keys = keyboard.wait(_INTERVAL_S)
             for key in keys:
-                if key == "end" or (key == "q" and not self._is_asking):
+                if key in ("q", "end"):
                     return
-                self._press(key, keyboard)
+                if key in _STEPS:
+                    self.step(_STEPS[key])
+                elif key == "escape":
+                    self.selected = ""
+                elif key in ("f", "l"):
+                    self._act_on_selected(key, keyboard)
 
     def update(self, document: Document) -> None:
         """Show another document from Status."""
-        self._document = document
-        self._shown = document if self._user is None else of_user(document, self._user)
+        self._document = document if self._user is None else of_user(document, self._user)
 
     def step(self, step: int) -> None:
         """Select another job: the next (1) or the one before (-1)."""
-        ids = self._selectable()
+        leased = [one for gpu in self._document["gpus"] for one in gpu["leases"]]
+        ids = [one for one in dict.fromkeys(leased) if one in self._records()]
+        ids += [ticket["id"] for ticket in self._document["queue"]]
         if self.selected in ids:
             at = ids.index(self.selected) + step
             self.selected = ids[min(max(at, 0), len(ids) - 1)]
@@ -115,139 +97,51 @@ class TopScreen:
         else:
             self.selected = ""
 
-    def scroll(self, lines: int) -> None:
-        """Show other lines, so many further down, and select no job."""
-        # Each GPU may have a heading.
-        last = 2 * len(self._document["gpus"]) + len(waiting(self._shown))
-        self._scroll = min(max(0, self._scroll + lines), last)
-        self.selected = ""
-
-    @property
-    def record(self) -> Document | None:
-        """The entry of the selected lease or ticket; None if there is none, or it has gone."""
-        records: list[Document] = [*self._document["leases"], *self._document["queue"]]
-        return next((record for record in records if record["id"] == self.selected), None)
-
-    def _press(self, key: str, keyboard: "Keyboard") -> None:
-        was_asking, self._is_asking = self._is_asking, False
-        self.message = ""
-        if was_asking:
-            if key == "y":
-                self._end_selected()
-        elif key in _STEPS:
-            self.step(_STEPS[key])
-        elif key in _PAGES:
-            self.scroll(_PAGES[key])
-        elif key == "escape":
-            self.selected = ""
-        elif key in ("f", "l"):
-            self._act_on_selected(key, keyboard)
+    def _records(self) -> dict[str, Document]:
+        """Return the leases and tickets by their ids."""
+        records = (*self._document["leases"], *self._document["queue"])
+        return {record["id"]: record for record in records}
 
     def _act_on_selected(self, key: str, keyboard: "Keyboard") -> None:
-        """Show the log of the selected job in place of the screen, or ask whether to end it."""
-        record = self.record
-        if record is None:
-            self.message = "no job is selected: j and k select one"
-        elif key == "l":
-            with keyboard.away():
-                subprocess.run([*own_command(), "logs", self.selected], check=False)  # noqa: S603
-                print("-- enter goes back --", end="", flush=True)
-                sys.stdin.readline()
-        elif os.geteuid() and record["user"] != self._own:
-            owner = record["user"]
-            self.message = f"it belongs to {owner}: only {owner} or root can end it"
-        else:
-            what = "end this job" if "started_at" in record else "leave the queue"
-            self.message = f"{what} ({record['id']})? y/n"
-            self._is_asking = True
-
-    def _end_selected(self) -> None:
-        self.message = f"ending {self.selected} ..."
-        self._ending = subprocess.Popen(  # noqa: S603
-            [*own_command(), "free", self.selected],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def _note_end(self) -> None:
-        """Say what `gpulaunch free` said, once it has ended."""
-        if self._ending is None or self._ending.poll() is None:
+        """Show the log of the selected job in place of the screen, or end it if that is meant."""
+        if self.selected not in self._records():
             return
-        said = self._ending.communicate()[0].splitlines()
-        self._ending = None
-        self.message = said[0] if said else ""
+        word = "logs" if key == "l" else "free"
+        with keyboard.away():
+            if key == "f":
+                print(f"end {self.selected}? y/n ", end="", flush=True)
+                if sys.stdin.readline().strip() != "y":
+                    return
+            subprocess.run([*own_command(), word, self.selected], check=False)  # noqa: S603
+            print("-- enter goes back --", end="", flush=True)
+            sys.stdin.readline()
 
     def lines(self, now: datetime, console: Console) -> list[Text]:
         """Return the lines of the screen, as many as the terminal has."""
-        parts: list[Grid | Text] = [
-            gpus_table(self._shown, self._places, now, self._user, self._style)
-        ]
-        parts += [*job_notes(self._shown, now), *machine_notes(self._document, now)]
-        if ahead := waiting(self._shown):
-            parts += [Text(), jobs_table(self._document, ahead, now, self._style)]
-        width, height = console.size
         lines = []
-        for part in parts:
+        for part in gpus_view(self._document, now, self._user, self._style):
             lines += fitted_lines(console, part)
-        title = fitted_lines(console, Text(self._title(width), "bold"))
+        height = console.height
+        title = fitted_lines(console, Text(title_of(self._document), "bold"))
         foot = self._foot(now, console)
         marked = [at for at, line in enumerate(lines) if "reverse" in str(line.style)]
         room = max(1, height - len(title) - len(foot))
-        body = _window(lines, room, marked[0] if marked else self._scroll)
+        body = _window(lines, room, marked[0] if marked else 0)
         blank = [Text()] * (height - len(title) - len(body) - len(foot))
         return [*title, *body, *blank, *foot][:height]
-
-    def _selectable(self) -> list[str]:
-        """Return the ids of leases, by their first GPU, then of tickets."""
-        leases = [one for gpu in self._document["gpus"] for one in gpu["leases"]]
-        shown = {lease["id"] for lease in self._shown["leases"]}
-        ids = [one for one in dict.fromkeys(leases) if one in shown]
-        return [*ids, *(ticket["id"] for ticket in self._shown["queue"])]
 
     def _style(self, record: Document) -> str:
         bold = "bold " if record["user"] == self._own else ""
         # A launch that waits for others first has no id.
         return bold + ("reverse" if self.selected and record.get("id") == self.selected else "")
 
-    def _title(self, width: int) -> str:
-        """Return the machine, what is free there, and the models if there is room."""
-        title = free_gpus(self._document)
-        if ahead := waiting(self._document):
-            title += f"; {len(ahead)} waiting"
-        if self._user:
-            title += f"; jobs of {printable(self._user)}"
-        models = ", ".join(sorted({printable(gpu["model"]) for gpu in self._document["gpus"]}))
-        return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
-
     def _foot(self, now: datetime, console: Console) -> list[Text]:
-        """Return the lines at the bottom: the selected job in full, and the keys or a message."""
-        width, height = console.size
-        if self.message:
-            keys = Text(self.message, "yellow")
-        elif width < 60:
-            keys = Text("q quit  j/k  space  f free  l log", "dim")
-        else:
-            keys = Text("q quit  j/k select  space scroll  f free  l log", "dim")
-        details = fitted_lines(console, _details(self.record, now) if self.record else Text())
-        return [*details[: max(2, height // 8)], *fitted_lines(console, keys)]
-
-
-def _details(record: Document, now: datetime) -> Text:
-    """Return everything about a job on a line, since columns may have had to go."""
-    is_lease = "started_at" in record
-    name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
-    count = len(record["uuids"]) if is_lease else record["gpus"]
-    gpus = f"{'GPU' if count == 1 else 'GPUs'} {gpus_cell(record)}"
-    parts = [f"{name} of {printable(record['user'])}", state_of(record, now)]
-    parts += [gpus, f"for {time_cell(record, now)}"]
-    left = left_cell(record["ends_at"], now) if is_lease else ""
-    if left:
-        parts.append("over its limit" if left == "over" else f"{left} left")
-    if record["profile"]:
-        parts.append(f"profile {printable(record['profile'])}")
-    return Text(", ".join([*parts, printable(shlex.join(record["command"]))]), "cyan")
+        """Return the lines at the bottom: the selected job in full, and the keys."""
+        record = self._records().get(self.selected)
+        job = Text(job_in_full(self._document, record, now), "cyan") if record else Text()
+        details = fitted_lines(console, job)
+        keys = Text("q quit  j/k select a job, then f free  l log", "dim")
+        return [*details[: max(2, console.height // 8)], *fitted_lines(console, keys)]
 
 
 def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
@@ -267,8 +161,6 @@ _SEQUENCES = {
     b"\x1bOA": "up",
     b"\x1b[B": "down",
     b"\x1bOB": "down",
-    b"\x1b[5~": "page up",
-    b"\x1b[6~": "page down",
     b"\x1b": "escape",
 }
 _CTRL_Z = b"\x1a"
