@@ -17,7 +17,6 @@ from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.cluster_engines import read_place
-from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -27,8 +26,6 @@ from gpulaunch.launch.surroundings import (
     shown_settings,
     shown_table,
 )
-from gpulaunch.leases.drain import drains_by_gpu
-from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
@@ -115,7 +112,6 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
     yield from _check_engines(settings, machine)
     if machine:
         yield from _run("cluster engine", _check_cluster_engine(machine))
-        yield from _run("containers", _check_abandoned(settings, machine))
 
 
 def _run(subject: str, check: Iterable[Finding]) -> Iterator[Finding]:
@@ -215,7 +211,7 @@ def _check_health_alone(settings: Options) -> Iterator[Finding]:
 
 
 def _check_health(settings: Options, machine: Machine) -> list[Finding]:
-    """Find the GPUs that are barred, drained, in wrong use, or have something to be known."""
+    """Find the GPUs that are barred, in wrong use, or have something to be known."""
     names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
     found = []
@@ -224,26 +220,17 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
         for text in one.problems:
             barred = f"{gpu} is granted to nobody: {text}"
             found.append(Finding("health", "problem", barred, hint))
-        for text in one.warnings:
-            told = f"{gpu}: {text}"
-            found.append(Finding("health", "warning", told))
-    seen = _snapshot(settings, machine)
-    for stray in find_strays(machine.topology, machine.outside, seen.leases):
+        found += [Finding("health", "warning", f"{gpu}: {text}") for text in one.warnings]
+    # Another check reports what is wrong with the table.
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    leases = table.peek(problems=[]).of(machine).leases
+    for stray in find_strays(machine.topology, machine.outside, leases):
         text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
         hint = f"'gpulaunch free {stray.stray}' ends the job"
         found.append(Finding("leases", "problem", text, hint))
-    for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
-        text = f"GPU {names[uuid]} is {drain.text}"
-        found.append(Finding("health", "warning", text, f"'gpulaunch undrain {names[uuid]}'"))
     count = gpus_text(len(names))
     known = "only described" if machine.key else "nothing wrong, as far as the driver tells"
     return found or [Finding("health", "ok", f"{count}: {known}")]
-
-
-def _snapshot(settings: Options, machine: Machine) -> Snapshot:
-    """Return what the table has of a machine; another check reports what is wrong with it."""
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
-    return table.peek(problems=[]).of(machine)
 
 
 def _check_engines(settings: Options, machine: Machine | None) -> Iterator[Finding]:
@@ -295,15 +282,11 @@ def _way_finding(offered: list[str], machine: Machine, settings: Options, way: s
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding(subject, "ok", text)
     shown, origin = describe_way(way, topology.driver), settings.origin("container_gpus")
-    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
-        text = f"{origin}: this engine does not seem to offer {shown}, but "
-        text += others or "no way at all"
+        names = ", ".join(describe_way(one, topology.driver) for one in offered)
+        text = f"{origin}: this engine does not seem to offer {shown}, but {names or 'no way'}"
         return Finding(subject, "problem", text, "force none, or one that is offered")
-    text = f"by {shown}"
-    text += f", as {origin} says" if settings.container_gpus else ""
-    text += f"; also offered: {others}" if others else ""
-    return Finding(subject, "ok", text)
+    return Finding(subject, "ok", f"by {shown}" + (f", as {origin} says" if origin else ""))
 
 
 def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
@@ -324,15 +307,3 @@ def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
     text += "others but CUDA_VISIBLE_DEVICES"
     hint = "its administrator sets ConstrainDevices=yes in cgroup.conf"
     yield Finding(subject, "warning", text, hint if place.engine == "slurm" else None)
-
-
-def _check_abandoned(settings: Options, machine: Machine) -> Iterator[Finding]:
-    """Find leases of containers that no process watches any more."""
-    seen = _snapshot(settings, machine)
-    for lease in seen.leases:
-        if lease.id in seen.unlocked:
-            reason = reason_to_end(lease)
-            why = reason or "its launcher and companion are gone, and its container goes on"
-            text = f"lease {lease.id} ({user_name(lease.user_id)}): {why}"
-            hint = f"'gpulaunch free {lease.id}' ends it"
-            yield Finding("containers", "problem" if reason else "warning", text, hint)
