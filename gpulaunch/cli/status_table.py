@@ -34,12 +34,10 @@ _GPU_COLUMNS_LEAVE = ("MODEL", "NUMA", "POWER", "°C", "TIME", "MEMORY")  # in t
 
 def status_table(document: Document, now: datetime) -> list[Grid | Text]:
     """Return the table of jobs, and notes."""
-    leases = sorted(_one_for_each_step(document["leases"]), key=_by_gpus)
+    leases = sorted(_one_for_each_step(document["leases"]), key=_lowest_gpu)
     jobs = jobs_table(document, [*leases, *waiting(document)], now)
     parts: list[Grid | Text] = [jobs] if jobs.row_count else []
     notes = [*job_notes(document, now), *machine_notes(document, now)]
-    if any(_indices(lease) != _by_gpus(lease) for lease in leases):
-        notes.insert(0, Text("GPUs are in rank order: the first is the job's GPU 0", "dim"))
     if parts and notes:
         parts.append(Text())
     return [*parts, *notes]
@@ -144,13 +142,9 @@ def _rank_of(lease: Document) -> int:
     return lease["engine_job"]["rank"] or 0
 
 
-def _indices(lease: Document) -> list[int]:
-    """Return the GPUs of a lease in rank order; one that is not there any more is GPU -1."""
-    return [-1 if index is None else index for index in lease["gpus"]]
-
-
-def _by_gpus(lease: Document) -> list[int]:
-    return sorted(_indices(lease))
+def _lowest_gpu(lease: Document) -> int:
+    gpus = [-1 if index is None else index for index in lease["gpus"]]  # None: it is gone
+    return min(gpus, default=-1)
 
 
 def _command_cell(record: Document, names: Mapping[str, str]) -> Text:

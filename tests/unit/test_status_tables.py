@@ -182,7 +182,7 @@ def test_one_table() -> None:
         ["exp1", "waiting", "bob", "any 4", "2 h 05 min", "python train.py ''"],
         ["last", "waiting", "bob", "any 2", "1 min", "after exp1", "sh 'x y'"],
     ]
-    assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
+    assert lines[7:] == []
 
 
 def test_one_row_for_a_step() -> None:
