@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.cli.output import Document, print_json, rounded
+from gpulaunch.cli.output import Document, format_start, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
 from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, State, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
@@ -97,7 +97,7 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     elif granted:
         print("now")
     elif start:
-        print(f"probably {start.text}: {decision.reason}")
+        print(f"probably {format_start(start.from_s, start.to_s)}: {decision.reason}")
     else:
         print(f"nobody can tell: {decision.reason}")
     return 0

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.output import say
+from gpulaunch.cli.output import format_start, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
@@ -207,7 +207,7 @@ class Reporter(Events):
                 from gpulaunch.launch.predict import predicted_start
 
                 predicted = predicted_start(self._launch, seen)
-                start = predicted.text if predicted else ""
+                start = format_start(predicted.from_s, predicted.to_s) if predicted else ""
             then = f"; starts probably {start}" if start else ""
             say("info", f"waiting as number {number} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):

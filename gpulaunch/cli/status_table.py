@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from gpulaunch.cli.output import Document
+from gpulaunch.cli.output import Document, format_start
 from gpulaunch.cli.screen import Grid, Text, cut
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
-from gpulaunch.history.forecast import format_start
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import age
 from gpulaunch.leases.lease import IDLE_AFTER_S
