@@ -196,19 +196,8 @@ def given_of(
     return given, None if name is None else str(name)
 
 
-def _allocate(
-    given: Given,
-    name: str | None,
-    graph: Graph | None,
-    given_up: int,
-) -> HeldLease:
-    """Take the lease; see allocate.
-
-    Args:
-        name: name of the lease.
-        graph: communication pattern as a graph, or None.
-        given_up: descriptor that is readable once nobody wants the lease any more.
-    """
+def _allocate(given: Given, name: str | None, graph: Graph | None, given_up: int) -> HeldLease:
+    """Take the lease; `given_up` is readable once nobody wants it any more."""
     options = Options(given, environment_around())
     launch = read_launch(
         options,

@@ -144,7 +144,6 @@ def _check_driver(machine: Machine) -> Iterator[Finding]:
 
 
 def _mps_finding() -> Finding:
-    """Find the control program of CUDA MPS and its running daemons."""
     program = mps.program()
     if not program:
         text = f"{CONTROL} is not on PATH, so no GPU can be shared"
@@ -157,7 +156,6 @@ def _mps_finding() -> Finding:
 
 
 def _sharing_finding(machine: Machine) -> Finding:
-    """Find the GPUs that can be shared, and why the others cannot."""
     offer = what_can_be_shared(machine)
     if isinstance(offer, Unfit):
         text = f"no GPU can be shared: {offer.reason}"
@@ -175,7 +173,6 @@ def _sharing_finding(machine: Machine) -> Finding:
 def _check_state_directory(
     settings: Options, described: bool, warn: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Check that the state directory can be read and written."""
     table = shown_table(settings, described=described, warn=warn)
     problems: list[FailedError] = []
     seen = table.peek(problems=problems)
@@ -189,7 +186,6 @@ def _check_state_directory(
 
 
 def _check_variables() -> Iterator[Finding]:
-    """Find variables that look like settings and are not read."""
     known = [*map(str.upper, SETTINGS), *_NO_SETTINGS]
     for name in sorted(os.environ):
         own = name.removeprefix(_PREFIX)
@@ -256,7 +252,6 @@ def _is_present(engine: type[EngineClient]) -> bool:
 def _check_engine(
     engine: type[EngineClient], settings: Options, machine: Machine | None
 ) -> Iterator[Finding]:
-    """Check that an engine answers, and how GPUs get into its containers."""
     program, client = engine.program, engine.usual()
     if not client.exists():
         text = f"none at {client.address}, so 'gpulaunch {program} run' will not work"
@@ -276,7 +271,6 @@ def _check_engine(
 
 
 def _way_finding(offered: list[str], machine: Machine, settings: Options, way: str) -> Finding:
-    """Check that the chosen way into containers is one that the engine offers."""
     subject, topology = "GPUs in containers", machine.topology
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"

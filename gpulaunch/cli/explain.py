@@ -37,13 +37,7 @@ _LEGEND = {
 
 
 def print_decision(launch: Launch, decision: Decision, state: State, options: Options) -> str:
-    """Print what would be decided on stdout; return the decision: grant, wait or refuse.
-
-    Args:
-        decision: what would be decided.
-        state: what it was decided in.
-        options: its options, which say what to print, and whether as JSON.
-    """
+    """Print what would be decided in a state; return the decision: grant, wait or refuse."""
     document = _decision_document(launch, decision, state)
     explanation = _explain(launch, decision, state) if options.explain else None
     if options.json:
@@ -227,7 +221,6 @@ def _sharing_document(request: Request, grant: Grant | None) -> Document | None:
 
 
 def _share_option_document(option: ShareOption) -> Document:
-    """Return the predicted state of some GPUs if a job comes to share them."""
     verdict = option.verdict
     sums, at = verdict.sums, verdict.pace
     return {

@@ -286,7 +286,6 @@ class Reporter(Events):
         return would_wait(launch, open_table_of(launch, _ignore), decision.reason, hint)
 
     def _explain(self, launch: Launch) -> None:
-        """Say with --explain why a launch does not get its GPUs."""
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 

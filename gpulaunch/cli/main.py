@@ -104,7 +104,6 @@ def _read_options(before: Sequence[str]) -> "tuple[Given, int | None]":
 
 
 def _tell(given: "Given") -> int:
-    """Print the version, or else the short help."""
     if "version" in given and "help" not in given:
         print(f"gpulaunch {gpulaunch.__version__}")
     else:
@@ -115,20 +114,14 @@ def _tell(given: "Given") -> int:
 
 
 def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
-    """Refuse a first word that is no command.
-
-    Raises:
-        UsageError: always; for `gpulaunch sudo docker run` -- alone does not do.
-    """
     from gpulaunch.cli.help import unknown_command  # late: for mistakes only
     from gpulaunch.launch.handed_over import refuse_sudo
 
-    refuse_sudo(argv[at:divider])
+    refuse_sudo(argv[at:divider])  # for which -- alone does not do
     raise unknown_command(argv[:divider], at, argv[divider:])
 
 
 def _run_engine(given: "Given", command: Sequence[str]) -> int:
-    """Run the command line of a container engine."""
     if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
     return int(importlib.import_module(module_of(command[0])).main(given, command))

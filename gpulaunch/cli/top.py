@@ -98,7 +98,6 @@ class TopScreen:
             self.selected = ""
 
     def _records(self) -> dict[str, Document]:
-        """Return the leases and tickets by their ids."""
         records = (*self._document["leases"], *self._document["queue"])
         return {record["id"]: record for record in records}
 

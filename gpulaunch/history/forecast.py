@@ -66,9 +66,6 @@ def relations_of(
 
     Args:
         command: argv as it is published; empty if nothing is.
-        name: name that the user gave the job, or None.
-        profile: name of its profile, or None.
-        gpus: number of its GPUs.
     """
     kinds: list[Relation] = []
     if command:

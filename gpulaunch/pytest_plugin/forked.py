@@ -88,7 +88,6 @@ def _fork() -> int:
 
 
 def _run_and_exit(item: pytest.Item, file: IO[bytes]) -> NoReturn:
-    """Run a test, in the child, and write its reports to a file."""
     try:
         # What the parent has set up is the parent's to tear down.
         for finalizers, _ in item.session._setupstate.stack.values():  # noqa: SLF001

@@ -116,7 +116,6 @@ def _allocate_unless_kept(asked: Mapping[str, object], kept: set[str]) -> HeldLe
 
 
 def _without(asked: Mapping[str, object], kept: set[str]) -> Mapping[str, object]:
-    """Return a request that excludes more GPUs."""
     if not kept:
         return asked
     excluded = asked.get("exclude", ())
