@@ -129,7 +129,9 @@ class HeldLease:
         self._keeper: Keeper | None = keeper
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
-        self._companion = _start_companion(keeper)
+        self._companion: GroupCompanion | None = None
+        if lease.share and lease.share.pipe_directory:
+            self._companion = GroupCompanion(lease.share, keeper.record.fd)
 
     def apply(self) -> None:
         """Set the variables of `env` in this process's environment until the release.
@@ -196,7 +198,11 @@ class HeldLease:
         if os.getpid() == self._owner:
             keeper.release()
             if self._companion:
-                _leave_group(keeper, self._companion)
+                from gpulaunch.sharing.share_group import group_of  # late: few programs share
+
+                if group := group_of(keeper.table, keeper.lease):
+                    group.leave()
+                self._companion.dismiss()
         else:
             keeper.record.close()
 
@@ -230,20 +236,3 @@ def _set_variable(environment: MutableMapping[str, str], name: str, value: str |
         environment.pop(name, None)
     else:
         environment[name] = value
-
-
-def _start_companion(keeper: Keeper) -> GroupCompanion | None:
-    """Start a companion that leaves the share group if this process is killed; None if none."""
-    share = keeper.lease.share
-    if share is None or share.pipe_directory is None:
-        return None
-    return GroupCompanion(share, keeper.record.fd)
-
-
-def _leave_group(keeper: Keeper, companion: GroupCompanion) -> None:
-    from gpulaunch.sharing.share_group import group_of  # late: few programs share
-
-    group = group_of(keeper.table, keeper.lease)
-    if group:
-        group.leave()
-    companion.dismiss()

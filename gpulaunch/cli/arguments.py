@@ -24,7 +24,6 @@ __all__ = [  # besides what is defined here: this is the only door to argparse
     "SUPPRESS",
     "Action",
     "ArgumentParser",
-    "ArgumentTypeError",
     "BooleanOptionalAction",
     "Namespace",
 ]
@@ -269,12 +268,12 @@ def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON document")
 
 
-def whole_number(most: int) -> Callable[[str], int]:
-    """Return what reads a whole number from 1 to `most`, for an option's `type`."""
+def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` to `most`, for an option's `type`."""
 
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise ArgumentTypeError(f"{quoted(text)} is no whole number from {least} to {most}")
         return int(text)
 
     return read
