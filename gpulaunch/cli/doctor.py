@@ -93,14 +93,17 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
     except GpulaunchError as problem:
         yield Finding("GPUs", "problem", problem.message, problem.hint)
     else:
-        described = machine.key is not None
-        yield _gpus_finding(machine)
+        described, topology = machine.key is not None, machine.topology
+        models = ", ".join(sorted({gpu.model for gpu in topology.gpus}))
+        source = "described" if described else f"by {topology.source}"
+        text = f"{topology.name}: {gpus_text(len(topology.gpus))} ({models}), {source}"
+        yield Finding("GPUs", "ok", text)
         if not described:
-            yield from _run(machine.topology.source, _check_driver(machine))
+            yield from _run(topology.source, _check_driver(topology.driver))
         if described or mps.program():
             yield _sharing_finding(machine)
     warnings: list[str] = []
-    checked = _check_state_directory(settings, described, warnings.append)
+    checked = _check_state_directory(settings, machine, described, warnings.append)
     yield from _run("state directory", checked)
     for warning in warnings:
         yield Finding("state directory", "problem", warning, _RIGHTS)
@@ -108,7 +111,7 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
         yield Finding("history", "problem", whose, "root can remove it")
     yield from _check_variables()
     if machine and not described:
-        yield from _run("health", _check_health(settings, machine))
+        yield from _run("health", _check_health(machine))
     yield from _check_engines(settings, machine)
     if machine:
         yield from _run("cluster engine", _check_cluster_engine(machine))
@@ -126,33 +129,20 @@ def _ignore_warning(text: str) -> None:
     """Drop a warning that another check reports."""
 
 
-def _gpus_finding(machine: Machine) -> Finding:
-    topology = machine.topology
-    models = ", ".join(sorted({gpu.model for gpu in topology.gpus}))
-    source = "described" if machine.key else f"by {topology.source}"
-    text = f"{topology.name}: {gpus_text(len(topology.gpus))} ({models}), {source}"
-    return Finding("GPUs", "ok", text)
-
-
-def _check_driver(machine: Machine) -> Iterator[Finding]:
-    """Check the driver, without the cache, and MPS if the driver has it."""
-    driver = load_driver(machine.topology.driver)
+def _check_driver(name: str) -> Iterator[Finding]:
+    """Check the driver, without the cache, and the control program of CUDA MPS if it has that."""
+    driver = load_driver(name)
     yield Finding("driver", "ok", driver.version() or "its version is unknown")
     yield from driver.diagnose()
-    if DRIVERS[machine.topology.driver].mps:
-        yield _mps_finding()
-
-
-def _mps_finding() -> Finding:
     program = mps.program()
-    if not program:
+    if DRIVERS[name].mps and program:
+        pids = [pid for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)]
+        running = "; ".join(f"pid {pid}, {owner_of(pid)}" for pid in pids)
+        yield Finding("MPS", "ok", f"{program}; {running or 'not running'}")
+    elif DRIVERS[name].mps:
         text = f"{CONTROL} is not on PATH, so no GPU can be shared"
         hint = "it comes with the driver: install its package of compute utilities"
-        return Finding("MPS", "warning", text, hint)
-    running = [
-        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)
-    ]
-    return Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")
+        yield Finding("MPS", "warning", text, hint)
 
 
 def _sharing_finding(machine: Machine) -> Finding:
@@ -171,7 +161,7 @@ def _sharing_finding(machine: Machine) -> Finding:
 
 
 def _check_state_directory(
-    settings: Options, described: bool, warn: Callable[[str], None]
+    settings: Options, machine: Machine | None, described: bool, warn: Callable[[str], None]
 ) -> Iterator[Finding]:
     table = shown_table(settings, described=described, warn=warn)
     problems: list[FailedError] = []
@@ -183,6 +173,12 @@ def _check_state_directory(
     yield Finding("state directory", "ok", text)
     for problem in problems:
         yield Finding("state directory", "problem", problem.message, problem.hint)
+    if machine:
+        for stray in find_strays(machine.topology, machine.outside, seen.of(machine).leases):
+            gpu = next(gpu.name for gpu in machine.topology.gpus if gpu.uuid == stray.uuid)
+            text = f"GPU {gpu} is in use by {stray.who} (pid {stray.pids[0]})"
+            hint = f"'gpulaunch free {stray.stray}' ends the job"
+            yield Finding("leases", "problem", text, hint)
 
 
 def _check_variables() -> Iterator[Finding]:
@@ -203,11 +199,11 @@ def _check_health_alone(settings: Options) -> Iterator[Finding]:
     hint = "look for it in 'dmesg' (Xid), then reset it or boot"
     for text in dict.fromkeys(left_out):
         yield Finding("health", "problem", text, hint)
-    yield from _check_health(settings, machine)
+    yield from _check_health(machine)
 
 
-def _check_health(settings: Options, machine: Machine) -> list[Finding]:
-    """Find the GPUs that are barred, in wrong use, or have something to be known."""
+def _check_health(machine: Machine) -> list[Finding]:
+    """Find the GPUs that are barred, or have something to be known."""
     names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
     found = []
@@ -217,46 +213,28 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
             barred = f"{gpu} is granted to nobody: {text}"
             found.append(Finding("health", "problem", barred, hint))
         found += [Finding("health", "warning", f"{gpu}: {text}") for text in one.warnings]
-    # Another check reports what is wrong with the table.
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
-    leases = table.peek(problems=[]).of(machine).leases
-    for stray in find_strays(machine.topology, machine.outside, leases):
-        text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
-        hint = f"'gpulaunch free {stray.stray}' ends the job"
-        found.append(Finding("leases", "problem", text, hint))
     count = gpus_text(len(names))
     known = "only described" if machine.key else "nothing wrong, as far as the driver tells"
     return found or [Finding("health", "ok", f"{count}: {known}")]
 
 
 def _check_engines(settings: Options, machine: Machine | None) -> Iterator[Finding]:
-    """Check the engines; what keeps one that is seldom used from working is a warning."""
-    first, *others = all_engines()
-    yield from _run(first.title, _check_engine(first, settings, machine))
-    for engine in others:
-        if not _is_present(engine):
-            continue
-        for finding in _run(engine.title, _check_engine(engine, settings, machine)):
-            is_problem = finding.state == "problem"
+    """Check the engines; what keeps another than the first from working is only a warning."""
+    for place, engine in enumerate(all_engines()):
+        for finding in _run(engine.title, _check_engine(engine, settings, machine, place == 0)):
+            is_problem = place > 0 and finding.state == "problem"
             yield replace(finding, state="warning") if is_problem else finding
 
 
-def _is_present(engine: type[EngineClient]) -> bool:
-    """Return whether there is something at an engine's address, or a problem to tell of."""
-    try:
-        return engine.usual().exists()
-    except GpulaunchError:
-        return True
-
-
 def _check_engine(
-    engine: type[EngineClient], settings: Options, machine: Machine | None
+    engine: type[EngineClient], settings: Options, machine: Machine | None, is_first: bool
 ) -> Iterator[Finding]:
     program, client = engine.program, engine.usual()
     if not client.exists():
         text = f"none at {client.address}, so 'gpulaunch {program} run' will not work"
         hint = f"start it, or set {engine.address_variable}; other launches do without"
-        yield Finding(engine.title, "warning", text, hint)
+        if is_first:
+            yield Finding(engine.title, "warning", text, hint)
         return
     info = client.within(QUESTION_S).info()
     yield Finding(engine.title, "ok", f"{info.version} at {client.address}")
