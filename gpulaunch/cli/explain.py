@@ -330,10 +330,14 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     table = Grid("", *titles, "GPUs", right=titles, leave=titles[:0:-1])
     problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
-        cells = [_score_cell(name, getattr(candidate.scores, name)) for name in shown]
+        cells = [figure(getattr(candidate.scores, name)) for name in shown]
         mark, style = (">", "bold green") if place == 0 else ("", "")
         table.add_row(mark, *cells, cut(problem.format_set(candidate.gpus)), style=style)
-    parts: list[Grid | Text] = [Text(_count_candidates(grant), "bold"), table]
+    count = grant.placement.candidates
+    title = f"{count:,} candidate{'' if count == 1 else 's'}"
+    if count > 1 and grant.placement.by and not grant.placement.chosen_by_policy:
+        title += ", best first"
+    parts: list[Grid | Text] = [Text(title, "bold"), table]
     wide = max(map(len, titles))
     for name, title in zip(shown, titles, strict=True):
         legend = f"{title:<{wide}}  {_LEGEND[name]}"
@@ -344,10 +348,6 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         better = f"the idle machine would give {gpus} with {bandwidth} GB/s"
         parts.append(Text(f"{better}: {idle.instead} waits for as much", "yellow"))
     return [*parts, Text(_describe_rules(request, grant), "dim")]
-
-
-def _score_cell(name: str, value: float | None) -> str:
-    return f"{value:.2f}" if name == "fragmentation" else figure(value)
 
 
 def _describe_rules(request: Request, grant: Grant) -> str:
@@ -376,11 +376,3 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Grid 
         of = f" of {least:g}" if least and found is not None else ""
         table.add_row(printable(alternative.instead), figure(found) + of, cut(gpus))
     return [Text("what would be granted now:", "bold"), table]
-
-
-def _count_candidates(grant: Grant) -> str:
-    count = grant.placement.candidates
-    if count == 1:
-        return "1 candidate"
-    compared = grant.placement.by and not grant.placement.chosen_by_policy
-    return f"{count:,} candidates, {'best' if compared else 'what the policy takes'} first"

@@ -191,13 +191,9 @@ def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> Usag
         command = ["sh", "-c", word]
     elif word.endswith(".py") and os.path.isfile(word) and not os.access(word, os.X_OK):
         command = ["python3", *command]
-    elif near and len(command) == 1 and not _is_program(word):
+    elif near and len(command) == 1 and not (shutil.which(word) or os.path.exists(word)):
         return UsageError(f"unknown command {quoted(word)}{meant}")
     line = printable(join(["gpulaunch", *before[:at], "--", *command]))
     return UsageError(
         f"unknown command {quoted(word)}{meant}", f"to run a program, write -- before it: {line}"
     )
-
-
-def _is_program(word: str) -> bool:
-    return shutil.which(word) is not None or os.path.exists(word)

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import gpulaunch
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, run_command
@@ -76,8 +76,13 @@ def run(argv: Sequence[str]) -> int:
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
         before[at] = OTHER_NAMES.get(before[at], before[at])
-        if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
-            _refuse(argv, at + divider - len(before), divider)
+        if before[at] not in COMMANDS:
+            from gpulaunch.cli.help import unknown_command  # late: for mistakes only
+            from gpulaunch.launch.handed_over import refuse_sudo
+
+            at += divider - len(before)  # `run`, if it is there, stands before the word
+            refuse_sudo(argv[at:divider])  # for which -- alone does not do
+            raise unknown_command(argv[:divider], at, argv[divider:])
         words = [before[at], *before[:at], *before[at + 1 :]]  # all options belong to the word
         return run_command(words, command if divider < len(argv) else None)
     if not command or given.keys() & {"help", "version", "dry_run", "when"}:
@@ -111,14 +116,6 @@ def _tell(given: "Given") -> int:
 
         print_help()
     return 0
-
-
-def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
-    from gpulaunch.cli.help import unknown_command  # late: for mistakes only
-    from gpulaunch.launch.handed_over import refuse_sudo
-
-    refuse_sudo(argv[at:divider])  # for which -- alone does not do
-    raise unknown_command(argv[:divider], at, argv[divider:])
 
 
 def _run_engine(given: "Given", command: Sequence[str]) -> int:

@@ -130,8 +130,9 @@ class Status:
         known = next((one for one in self.health if one.uuid == gpu.uuid), Health(gpu.uuid))
         uses = [use for use in self.machine.outside if use.uuid == gpu.uuid]
         used = [use.who for use in uses if use.state == "used"]
-        if holders:
-            state = "shared" if any(map(_is_shared, holders)) else "leased"
+        if holders:  # with others, by MPS or by a cluster engine
+            shares = [one.share or (one.engine_job and one.engine_job.shared) for one in holders]
+            state = "shared" if any(shares) else "leased"
         elif known.problems or any(use.state == "barred" for use in uses):
             state = "barred"
         elif mark:
@@ -266,11 +267,6 @@ def _holders_of(gpu: Gpu, leases: Sequence[Lease]) -> list[Lease]:
     holders = [lease for lease in leases if own.intersection(lease.uuids)]
     # The other ranks of a step may not have begun, or have ended.
     return holders or [lease for lease in leases if own.intersection(lease.held_from(None))]
-
-
-def _is_shared(lease: Lease) -> bool:
-    """Return whether others may have the same GPUs, by MPS or by a cluster engine."""
-    return lease.share is not None or (lease.engine_job is not None and lease.engine_job.shared)
 
 
 def _end_of(lease: Lease) -> str | None:
