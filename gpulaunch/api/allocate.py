@@ -171,7 +171,6 @@ def given_of(
 
     Args:
         wanted: settings by name; None and what is empty are left out.
-        function: name of the function that was called, for messages.
 
     Raises:
         TypeError: there is no such setting.

@@ -48,7 +48,6 @@ class GroupCompanion:
 
     Args:
         share: this process's share of the GPUs, with a pipe directory.
-        record_fd: descriptor of the lease's record.
     """
 
     def __init__(self, share: Share, record_fd: int) -> None:
@@ -85,11 +84,7 @@ class GroupCompanion:
 
 
 def leave_when_told(argument: str) -> None:
-    """Wait, and leave the group unless the program says that it has done so.
-
-    Args:
-        argument: JSON that GroupCompanion wrote.
-    """
+    """Wait, and leave the group of GroupCompanion unless the program says that it has done so."""
     from gpulaunch.sharing.share_group import ShareGroup  # late: few programs share
 
     forget_environment()

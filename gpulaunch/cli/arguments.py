@@ -76,11 +76,7 @@ class Parser(argparse.ArgumentParser):
         super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake that argparse has found.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError for the mistake that argparse has found."""
         message = message.removeprefix("argument ")
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and words.startswith("--"):
@@ -105,12 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class LaunchParser(Parser):
-    """The parser of a launch's options and of those of commands that take them, up to a word.
-
-    Args:
-        prog: words of the command.
-        more: further arguments of Parser.
-    """
+    """The parser of a launch's options and of those of commands that take them, up to a word."""
 
     def __init__(self, rows: Iterable[Option[Any]], prog: str = "gpulaunch", **more: Any) -> None:  # noqa: ANN401
         super().__init__(prog, add_help=False, **more)
@@ -167,7 +158,6 @@ def add_rows(
     """Add options of the table; each is read as (flag, text) by its name.
 
     Args:
-        parser: what gets them.
         title: one group for all; None for their own groups.
 
     Returns:

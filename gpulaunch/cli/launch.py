@@ -37,11 +37,7 @@ _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageE
 
 
 def main(given: Given, command: Sequence[str]) -> int:
-    """Run a command on GPUs, or print the decision.
-
-    Args:
-        command: argv of the job; it may be empty for a decision.
-    """
+    """Run a command on GPUs, or print the decision, for which it may be empty."""
     if command:
         refuse_sudo(command)
         warning = explain_hand_over(command, os.environ)
@@ -148,9 +144,6 @@ class Reporter(Events):
 
     def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
         """Say which launch it is; of docker's this is known once its client asks for a container.
-
-        Args:
-            before: the launches that it comes after.
 
         Raises:
             UsageError: it cannot be measured, though the command line asks for that.

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command line and exit with its status.
-
-    Raises:
-        ImportError: a module cannot be loaded.
-    """
+    """Run the command line and exit with its status."""
     try:
         name_stdout()
         status = run(sys.argv[1:])
@@ -53,13 +49,7 @@ def _report_fault(problem: Exception) -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line.
-
-    Args:
-        argv: arguments without the program's name.
-
-    Returns:
-        The exit status.
+    """Run one command line, without the program's name; return the exit status.
 
     Raises:
         GpulaunchError: the request failed; the error has the exit status.

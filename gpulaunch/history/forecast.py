@@ -153,8 +153,6 @@ def draw_remaining(
         parts: distribution of its whole run time, with the published ones, which never end.
         ran_s: seconds that it has run.
         limit_s: its time limit in seconds, or None.
-        count: number of draws.
-        seed: seed of the draws.
     """
     draw = Random(seed)  # noqa: S311
     beyond = [part.share_beyond(ran_s) for part in parts]
@@ -189,9 +187,7 @@ class StartRange(Record):
     """When a job probably starts, in seconds from now.
 
     Attributes:
-        from_s: beginning of the range.
         median_s: the start that as many replays come before as after.
-        to_s: end of the range.
     """
 
     from_s: float
@@ -219,10 +215,7 @@ def predict_starts(
     aside. Nobody is expected to join the queue.
 
     Args:
-        running: the jobs that have GPUs.
-        waiting: the jobs that wait.
         busy_until_s: see queue.barring().
-        uuids: UUIDs of the GPUs of the machine.
         clock_s: seconds since boot.
 
     Returns:

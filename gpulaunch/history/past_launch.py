@@ -32,7 +32,6 @@ class PastLaunch(Record):
         ended_s: when it ended, or None.
         exit_status: exit status of gpulaunch as a shell shows it, 0-255; None as long as it runs.
         time_limit_s: seconds after which it is ended, or None.
-        launcher: the gpulaunch process.
         log: file of its output if it was detached, or None.
         terminal: socket of the program that holds its terminal, or None.
         after: launches that it comes after, as `--after` names them.
@@ -110,9 +109,6 @@ _RULES: FieldTable = {
 
 def parse_past_launch(document: object, user_id: int) -> PastLaunch:
     """Return the launch of a line of HistoryLine, of this version or another.
-
-    Args:
-        document: content of the line.
 
     Raises:
         FieldError: it is no such document, or needs a later version.

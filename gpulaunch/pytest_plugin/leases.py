@@ -28,10 +28,6 @@ _taken: list[tuple[Mapping[str, object], HeldLease]] = []
 def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
     """Take a lease for a test or a fixture, and set its variables in this process's environment.
 
-    Args:
-        asked: arguments of gpulaunch.allocate.
-        name: name of the lease.
-
     Raises:
         FailedError: CUDA was started in this process, or in other workers, so that the test could
             not have GPUs of its own.

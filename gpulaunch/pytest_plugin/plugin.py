@@ -50,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("gpus_fork") or config.getini("gpus_fork"):
         from gpulaunch.pytest_plugin.forked import ForkedTests
 
-        forked = ForkedTests(lambda item: item.get_closest_marker("gpus") is not None)
-        config.pluginmanager.register(forked, "gpulaunch-fork")
+        config.pluginmanager.register(ForkedTests(), "gpulaunch-fork")
 
 
 def _option(config: pytest.Config, name: str) -> str | None:
