@@ -1,10 +1,10 @@
 """The PastLaunch record: one launch in the history; and which one a user means."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gpulaunch.errors import FieldError, UsageError, quoted
-from gpulaunch.files.fields import FieldTable, ListOf
+from gpulaunch.files.fields import AnyRule, FieldTable, ListOf
 from gpulaunch.leases.record import NO_PROCESS, PROCESS, check_version, decode, process
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record
@@ -79,31 +79,21 @@ class PastLaunch(Record):
 
 
 _TIME = (0.0, 2.5e11)  # year 9892: later ones have no date
+_KINDS: Mapping[object, AnyRule] = {
+    str: str,
+    str | None: str,
+    bool: bool,
+    bool | None: bool,
+    float: _TIME,
+    float | None: _TIME,
+    tuple[str, ...]: ListOf(str),
+    Process: PROCESS,
+}
 _RULES: FieldTable = {
-    "key": str,
-    "submitted_s": _TIME,
-    "id": str,
-    "name": str,
-    "command": ListOf(str),
-    "directory": str,
-    "topology": str,
-    "described": bool,
-    "gpus": ListOf(str),
+    **{key: _KINDS[kind] for key, kind in PastLaunch.__annotations__.items() if kind in _KINDS},
     "count": (0, 1 << 31),
-    "profile": str,
-    "pattern": str,
-    "bandwidth_sensitive": bool,
     "sm_percentage": (1, 100),
-    "started_s": _TIME,
-    "ended_s": _TIME,
     "exit_status": (0, 255),
-    "time_limit_s": _TIME,
-    "launcher": PROCESS,
-    "boot_id": str,
-    "log": str,
-    "terminal": str,
-    "after": ListOf(str),
-    "table": str,
 }
 
 
