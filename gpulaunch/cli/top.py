@@ -8,10 +8,10 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
@@ -23,6 +23,7 @@ from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 
 _INTERVAL_S = 1.0
+_CTRL_Z = "\x1a"
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 
 
@@ -35,8 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     reader = StatusReader(options.topology)
     console = make_console(sys.stdout)
     top = TopScreen(user_name(os.geteuid()), options.user)
-    with Keyboard(sys.stdin.fileno(), console) as keyboard:
-        top.run(reader, console, keyboard)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    while (key := top.show(reader, console)) != "q":
+        if key == _CTRL_Z:
+            os.kill(0, signal.SIGTSTP)  # as the terminal does: the whole group of the shell
+        else:
+            top.act_on_selected(key)
     return 0
 
 
@@ -62,23 +68,23 @@ class TopScreen:
         self._document: Document = {}
         self.selected = ""
 
-    def run(self, reader: StatusReader, console: Console, keyboard: "Keyboard") -> None:
-        """Read and draw until a key ends it."""
+    def show(self, reader: StatusReader, console: Console) -> str:
+        """Read and draw; return the key that ends or stops it, or is about the selected job."""
         keys: list[str] = []
-        while True:
-            if not keys:  # a key changes the view only
-                self.update(reader.read())
-            console.update_screen(Parts(*self.lines(datetime.now(timezone.utc), console)))
-            keys = keyboard.wait(_INTERVAL_S)
-            for key in keys:
-                if key in ("q", "end"):
-                    return
-                if key in _STEPS:
-                    self.step(_STEPS[key])
-                elif key == "escape":
-                    self.selected = ""
-                elif key in ("f", "l"):
-                    self._act_on_selected(key, keyboard)
+        with _taken_terminal(console):
+            while True:
+                if not keys:  # a key changes the view only
+                    self.update(reader.read())
+                console.update_screen(Parts(*self.lines(datetime.now(timezone.utc), console)))
+                keys = _wait_for_keys()
+                for key in keys:
+                    is_selected = self.selected in self._records()
+                    if key in ("q", _CTRL_Z) or (key in ("f", "l") and is_selected):
+                        return key
+                    if key in _STEPS:
+                        self.step(_STEPS[key])
+                    elif key == "escape":
+                        self.selected = ""
 
     def update(self, document: Document) -> None:
         """Show another document from Status."""
@@ -101,46 +107,37 @@ class TopScreen:
         records = (*self._document["leases"], *self._document["queue"])
         return {record["id"]: record for record in records}
 
-    def _act_on_selected(self, key: str, keyboard: "Keyboard") -> None:
-        """Show the log of the selected job in place of the screen, or end it if that is meant."""
-        if self.selected not in self._records():
-            return
+    def act_on_selected(self, key: str) -> None:
+        """Show the log of the selected job, or end it if that is meant."""
+        if key == "f":
+            print(f"end {self.selected}? y/n ", end="", flush=True)
+            if sys.stdin.readline().strip() != "y":
+                return
         word = "logs" if key == "l" else "free"
-        with keyboard.away():
-            if key == "f":
-                print(f"end {self.selected}? y/n ", end="", flush=True)
-                if sys.stdin.readline().strip() != "y":
-                    return
-            subprocess.run([*own_command(), word, self.selected], check=False)  # noqa: S603
-            print("-- enter goes back --", end="", flush=True)
-            sys.stdin.readline()
+        subprocess.run([*own_command(), word, self.selected], check=False)  # noqa: S603
+        print("-- enter goes back --", end="", flush=True)
+        sys.stdin.readline()
 
     def lines(self, now: datetime, console: Console) -> list[Text]:
         """Return the lines of the screen, as many as the terminal has."""
         lines = []
         for part in gpus_view(self._document, now, self._user, self._style):
             lines += fitted_lines(console, part)
-        height = console.height
         title = fitted_lines(console, Text(title_of(self._document), "bold"))
-        foot = self._foot(now, console)
-        marked = [at for at, line in enumerate(lines) if "reverse" in str(line.style)]
-        room = max(1, height - len(title) - len(foot))
-        body = _window(lines, room, marked[0] if marked else 0)
-        blank = [Text()] * (height - len(title) - len(body) - len(foot))
-        return [*title, *body, *blank, *foot][:height]
+        record = self._records().get(self.selected)
+        job = Text(job_in_full(self._document, record, now), "cyan") if record else Text()
+        foot = fitted_lines(console, job)[: max(2, console.height // 8)]
+        foot += fitted_lines(console, Text("q quit  j/k select a job, then f free  l log", "dim"))
+        room = max(1, console.height - len(title) - len(foot))
+        marked = (at for at, line in enumerate(lines) if "reverse" in str(line.style))
+        body = _window(lines, room, next(marked, 0))
+        blank = [Text()] * (room - len(body))
+        return [*title, *body, *blank, *foot][: console.height]
 
     def _style(self, record: Document) -> str:
         bold = "bold " if record["user"] == self._own else ""
         # A launch that waits for others first has no id.
         return bold + ("reverse" if self.selected and record.get("id") == self.selected else "")
-
-    def _foot(self, now: datetime, console: Console) -> list[Text]:
-        """Return the lines at the bottom: the selected job in full, and the keys."""
-        record = self._records().get(self.selected)
-        job = Text(job_in_full(self._document, record, now), "cyan") if record else Text()
-        details = fitted_lines(console, job)
-        keys = Text("q quit  j/k select a job, then f free  l log", "dim")
-        return [*details[: max(2, console.height // 8)], *fitted_lines(console, keys)]
 
 
 def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
@@ -162,75 +159,37 @@ _SEQUENCES = {
     b"\x1bOB": "down",
     b"\x1b": "escape",
 }
-_CTRL_Z = b"\x1a"
 _LONGEST = 64  # bytes of one read: a paste is no command
 
 
-class Keyboard:
-    """The keys that come one by one, without an echo, until the block ends however it ends.
+@contextmanager
+def _taken_terminal(console: Console) -> Iterator[None]:
+    """Draw on a screen of its own, and have keys one by one, without an echo.
 
-    Ctrl-Z gives the terminal back and stops; `fg` takes it again. Ctrl-C, TERM and HUP end the
-    program with the status of the signal, through the block's end. The screen is left and entered
-    with the terminal.
+    However the block ends, the terminal is as it was before.
     """
-
-    def __init__(self, fd: int, console: Console) -> None:
-        self._fd, self._console = fd, console
-        self._taken = ExitStack()  # closing it gives the terminal back
-
-    def __enter__(self) -> "Keyboard":
-        """Take the terminal."""
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, _end)
-            self._take()
-        except BaseException:  # a signal came meanwhile
-            self._taken.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give the terminal back; what signals do is left as it is, since the program ends now."""
-        self._taken.close()
-
-    def wait(self, seconds: float) -> list[str]:
-        """Sleep until a key comes or the time is over.
-
-        Returns:
-            The keys, each as its character or its name; "end" when the terminal is gone.
-        """
-        if not select.select([self._fd], [], [], seconds)[0]:
-            return []
-        try:
-            data = os.read(self._fd, _LONGEST)
-        except OSError:
-            data = b""
-        if _CTRL_Z in data:
-            with self.away():
-                os.kill(0, signal.SIGTSTP)  # as the terminal does: the whole group of the shell
-            return []
-        return _keys_in(data) if data else ["end"]
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Give the terminal back for the length of the block."""
-        self._taken.close()
-        try:
-            yield
-        finally:
-            self._take()
-
-    def _take(self) -> None:
-        self._taken.callback(self._restore, termios.tcgetattr(self._fd))
-        tty.setcbreak(self._fd)
-        mode = termios.tcgetattr(self._fd)
+    before = termios.tcgetattr(0)
+    try:
+        tty.setcbreak(0)
+        mode = termios.tcgetattr(0)
         mode[6][termios.VSUSP] = b"\0"  # Ctrl-Z comes as a key, between two drawings
-        termios.tcsetattr(self._fd, termios.TCSADRAIN, mode)
-        self._taken.enter_context(self._console.screen())
-
-    def _restore(self, before: list[Any]) -> None:
+        termios.tcsetattr(0, termios.TCSADRAIN, mode)
+        with console.screen():
+            yield
+    finally:
         with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _wait_for_keys() -> list[str]:
+    """Return the keys that come within the interval; q when the terminal is gone."""
+    if not select.select([0], [], [], _INTERVAL_S)[0]:
+        return []
+    try:
+        data = os.read(0, _LONGEST)
+    except OSError:
+        data = b""
+    return _keys_in(data) if data else ["q"]
 
 
 def _keys_in(data: bytes) -> list[str]:
