@@ -6,7 +6,7 @@ The names in `__all__` are public, and nothing else is; docs/reference/python.md
 
 TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python
 if TYPE_CHECKING:
-    from gpulaunch.api.allocate import AsyncAllocation, aallocate, allocate
+    from gpulaunch.api.allocate import aallocate, allocate
     from gpulaunch.api.docker_sdk import docker, run_container
     from gpulaunch.api.held_lease import HeldLease
     from gpulaunch.errors import (
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "AsyncAllocation",
     "FailedError",
     "GpulaunchError",
     "HeldLease",
@@ -50,7 +49,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncAllocation": "api.allocate",
     "HeldLease": "api.held_lease",
     "Placement": "placement.policies",
     "Replay": "lab.simulate.measures",

@@ -3,11 +3,10 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from numbers import Real
-from types import TracebackType
-from typing import Any, cast
+from typing import cast
 
 from gpulaunch.api.held_lease import HeldLease, environment_around
 from gpulaunch.decide.decision import Refuse, Wait
@@ -98,73 +97,42 @@ _UNDO_S = 1.0
 """
 
 
-class AsyncAllocation:
-    """A lease that is being waited for by asyncio: for `async with` and `await`."""
-
-    def __init__(self, asked: Mapping[str, object]) -> None:
-        self._asked = asked
-        self._lease: HeldLease | None = None
-
-    def __await__(self) -> Generator[Any, None, HeldLease]:
-        """Wait for the lease; a cancellation leaves nothing behind."""
-        return self._allocate().__await__()
-
-    async def _allocate(self) -> HeldLease:
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        over = asyncio.Event()
-
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(over.set)
-
-        attempt = attempt_to_allocate(self._asked, tell)
-        attempt.start()
-        try:
-            await over.wait()
-        except BaseException as problem:
-            attempt.give_up()
-            if isinstance(problem, asyncio.CancelledError):
-                # Else whoever tries again meets its own ticket. Before Python 3.11 the TimeoutError
-                # of asyncio is another one.
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(over.wait(), _UNDO_S)
-            raise
-        return attempt.result()
-
-    async def __aenter__(self) -> HeldLease:
-        """Wait for the lease."""
-        self._lease = await self._allocate()
-        return self._lease
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Free the GPUs, also after an exception."""
-        if self._lease:
-            self._lease.release()
-
-
-def aallocate(gpus: int | str | None = None, **settings: object) -> AsyncAllocation:
+async def aallocate(gpus: int | str | None = None, **settings: object) -> HeldLease:
     """Take a lease of GPUs as `allocate` does, without blocking the event loop of asyncio.
+
+    A cancellation leaves no lease and no place in the queue behind.
 
     Args:
         gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
         settings: the other arguments of allocate.
 
-    Returns:
-        What to use in `async with`, or to await for the lease itself.
-
     Example:
         >>> async def train():
-        ...     async with gpulaunch.aallocate(2, topology="dgx1-v100") as lease:
+        ...     with await gpulaunch.aallocate(2, topology="dgx1-v100") as lease:
         ...         return lease.gpus
     """
-    return AsyncAllocation({"gpus": gpus, "settings": settings})
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(over.set)
+
+    attempt = attempt_to_allocate({"gpus": gpus, "settings": settings}, tell)
+    attempt.start()
+    try:
+        await over.wait()
+    except BaseException as problem:
+        attempt.give_up()
+        if isinstance(problem, asyncio.CancelledError):
+            # Else whoever tries again meets its own ticket. Before Python 3.11 the TimeoutError of
+            # asyncio is another one.
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(over.wait(), _UNDO_S)
+        raise
+    return attempt.result()
 
 
 _NOT_OF_PROGRAMS = frozenset({"bind_cpu", "time_limit", "grace", "record", "container_gpus"})
@@ -202,7 +170,6 @@ def given_of(
 
     Args:
         wanted: settings by name; None and what is empty are left out.
-        function: name of the function that was called, for messages.
 
     Raises:
         TypeError: there is no such setting.
@@ -227,19 +194,8 @@ def given_of(
     return given, None if name is None else str(name)
 
 
-def _allocate(
-    given: Given,
-    name: str | None,
-    graph: Graph | None,
-    given_up: int,
-) -> HeldLease:
-    """Take the lease; see allocate.
-
-    Args:
-        name: name of the lease.
-        graph: communication pattern as a graph, or None.
-        given_up: descriptor that is readable once nobody wants the lease any more.
-    """
+def _allocate(given: Given, name: str | None, graph: Graph | None, given_up: int) -> HeldLease:
+    """Take the lease; `given_up` is readable once nobody wants it any more."""
     options = Options(given, environment_around())
     launch = read_launch(
         options,

@@ -149,11 +149,7 @@ def run_container(
 
 
 def _own_client(client: DockerClient | None) -> own.DockerClient:
-    """Return our client of the engine that a client of the SDK talks to.
-
-    Raises:
-        UsageError: none of this machine's engines is it.
-    """
+    """Return our client of the engine that a client of the SDK talks to."""
     if client is None:
         usual = own.DockerClient.usual()
         usual.info()

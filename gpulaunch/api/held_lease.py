@@ -48,7 +48,6 @@ class GroupCompanion:
 
     Args:
         share: this process's share of the GPUs, with a pipe directory.
-        record_fd: descriptor of the lease's record.
     """
 
     def __init__(self, share: Share, record_fd: int) -> None:
@@ -85,11 +84,7 @@ class GroupCompanion:
 
 
 def leave_when_told(argument: str) -> None:
-    """Wait, and leave the group unless the program says that it has done so.
-
-    Args:
-        argument: JSON that GroupCompanion wrote.
-    """
+    """Wait, and leave the group of GroupCompanion unless the program says that it has done so."""
     from gpulaunch.sharing.share_group import ShareGroup  # late: few programs share
 
     forget_environment()
@@ -129,7 +124,9 @@ class HeldLease:
         self._keeper: Keeper | None = keeper
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
-        self._companion = _start_companion(keeper)
+        self._companion: GroupCompanion | None = None
+        if lease.share and lease.share.pipe_directory:
+            self._companion = GroupCompanion(lease.share, keeper.record.fd)
 
     def apply(self) -> None:
         """Set the variables of `env` in this process's environment until the release.
@@ -196,7 +193,10 @@ class HeldLease:
         if os.getpid() == self._owner:
             keeper.release()
             if self._companion:
-                _leave_group(keeper, self._companion)
+                from gpulaunch.sharing.share_group import leave_group  # late: few programs share
+
+                leave_group(keeper.table, keeper.lease)
+                self._companion.dismiss()
         else:
             keeper.record.close()
 
@@ -230,18 +230,3 @@ def _set_variable(environment: MutableMapping[str, str], name: str, value: str |
         environment.pop(name, None)
     else:
         environment[name] = value
-
-
-def _start_companion(keeper: Keeper) -> GroupCompanion | None:
-    """Start a companion that leaves the share group if this process is killed; None if none."""
-    share = keeper.lease.share
-    if share is None or share.pipe_directory is None:
-        return None
-    return GroupCompanion(share, keeper.record.fd)
-
-
-def _leave_group(keeper: Keeper, companion: GroupCompanion) -> None:
-    from gpulaunch.sharing.share_group import leave_group  # late: few programs share
-
-    leave_group(keeper.table, keeper.lease)
-    companion.dismiss()

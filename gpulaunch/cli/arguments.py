@@ -24,7 +24,6 @@ __all__ = [  # besides what is defined here: this is the only door to argparse
     "SUPPRESS",
     "Action",
     "ArgumentParser",
-    "ArgumentTypeError",
     "BooleanOptionalAction",
     "Namespace",
 ]
@@ -77,11 +76,7 @@ class Parser(argparse.ArgumentParser):
         super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake that argparse has found.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError for the mistake that argparse has found."""
         message = message.removeprefix("argument ")
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and words.startswith("--"):
@@ -106,12 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class LaunchParser(Parser):
-    """The parser of a launch's options and of those of commands that take them, up to a word.
-
-    Args:
-        prog: words of the command.
-        more: further arguments of Parser.
-    """
+    """The parser of a launch's options and of those of commands that take them, up to a word."""
 
     def __init__(self, rows: Iterable[Option[Any]], prog: str = "gpulaunch", **more: Any) -> None:  # noqa: ANN401
         super().__init__(prog, add_help=False, **more)
@@ -168,7 +158,6 @@ def add_rows(
     """Add options of the table; each is read as (flag, text) by its name.
 
     Args:
-        parser: what gets them.
         title: one group for all; None for their own groups.
 
     Returns:
@@ -269,12 +258,12 @@ def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON document")
 
 
-def whole_number(most: int) -> Callable[[str], int]:
-    """Return what reads a whole number from 1 to `most`, for an option's `type`."""
+def whole_number(most: int, least: int = 1) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` to `most`, for an option's `type`."""
 
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise ArgumentTypeError(f"{quoted(text)} is no whole number from {least} to {most}")
         return int(text)
 
     return read

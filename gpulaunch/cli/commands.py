@@ -137,10 +137,9 @@ OTHER_NAMES = {"cancel": "free", "ps": "status"}
 
 
 def run_command(words: Sequence[str], user_command: Sequence[str] | None) -> int:
-    """Run one of our commands.
+    """Run one of our commands, by its word and its arguments.
 
     Args:
-        words: its word, and its arguments.
         user_command: the user's command after the --; None if there is no --.
     """
     command, arguments = COMMANDS[words[0]], words[1:]

@@ -57,9 +57,6 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
 
     If it ends at once, as one that may not wait, so does this, with the same words and status.
 
-    Args:
-        launch: the launch, read from them.
-
     Raises:
         UsageError: it could never run, or a live launch has its name.
         FailedError: it cannot be started, or its history or its output cannot be written.
@@ -92,7 +89,6 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
 
 
 def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str], None]) -> None:
-    """Refuse a launch that could not be detached, or could never run."""
     option = options.flag("detach")
     if sys.stdout is None:
         raise FailedError("stdout is closed, so nobody could know the name of the job")
@@ -235,7 +231,6 @@ def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -
 def _run(
     prefix: Sequence[str], arguments: Sequence[str], told: Detached, log_fd: int
 ) -> tuple["subprocess.Popen[bytes]", FileIO]:
-    """Start the launch by a command; return its process, and the pipe of its answers."""
     read_end, write_end = os.pipe()
     told = replace(told, ready_fd=write_end)
     command, environment = [*own_command(), *arguments], clean_environment() | told.variables

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(given: "Given", argv: Sequence[str]) -> int:
-    """Run docker's client; containers that it makes or starts get GPUs.
-
-    Args:
-        given: gpulaunch's options, by name.
-        argv: docker's command line.
-    """
+    """Run a command line of docker's client; containers that it makes or starts get GPUs."""
     line = read_line(argv)
     if line.word:
         from gpulaunch.cli import docker_launch  # late: what is passed on needs nothing of it

@@ -16,12 +16,7 @@ _NOT_OF_COMPOSE = ("share", "record", "record_to")
 
 
 def main(given: Given, line: DockerLine) -> int:
-    """Run docker's client, which makes or starts containers.
-
-    Args:
-        given: gpulaunch's options, by name.
-        line: docker's command line.
-    """
+    """Run docker's client, which makes or starts containers."""
     options = Options(given, os.environ)
     if line.is_compose:
         options = _without_sharing(options, line)

@@ -17,7 +17,6 @@ from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.cluster_engines import read_place
-from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -27,8 +26,6 @@ from gpulaunch.launch.surroundings import (
     shown_settings,
     shown_table,
 )
-from gpulaunch.leases.drain import drains_by_gpu
-from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
@@ -96,14 +93,17 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
     except GpulaunchError as problem:
         yield Finding("GPUs", "problem", problem.message, problem.hint)
     else:
-        described = machine.key is not None
-        yield _gpus_finding(machine)
+        described, topology = machine.key is not None, machine.topology
+        models = ", ".join(sorted({gpu.model for gpu in topology.gpus}))
+        source = "described" if described else f"by {topology.source}"
+        text = f"{topology.name}: {gpus_text(len(topology.gpus))} ({models}), {source}"
+        yield Finding("GPUs", "ok", text)
         if not described:
-            yield from _run(machine.topology.source, _check_driver(machine))
+            yield from _run(topology.source, _check_driver(topology.driver))
         if described or mps.program():
             yield _sharing_finding(machine)
     warnings: list[str] = []
-    checked = _check_state_directory(settings, described, warnings.append)
+    checked = _check_state_directory(settings, machine, described, warnings.append)
     yield from _run("state directory", checked)
     for warning in warnings:
         yield Finding("state directory", "problem", warning, _RIGHTS)
@@ -111,11 +111,10 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
         yield Finding("history", "problem", whose, "root can remove it")
     yield from _check_variables()
     if machine and not described:
-        yield from _run("health", _check_health(settings, machine))
+        yield from _run("health", _check_health(machine))
     yield from _check_engines(settings, machine)
     if machine:
         yield from _run("cluster engine", _check_cluster_engine(machine))
-        yield from _run("containers", _check_abandoned(settings, machine))
 
 
 def _run(subject: str, check: Iterable[Finding]) -> Iterator[Finding]:
@@ -130,38 +129,23 @@ def _ignore_warning(text: str) -> None:
     """Drop a warning that another check reports."""
 
 
-def _gpus_finding(machine: Machine) -> Finding:
-    topology = machine.topology
-    models = ", ".join(sorted({gpu.model for gpu in topology.gpus}))
-    source = "described" if machine.key else f"by {topology.source}"
-    text = f"{topology.name}: {gpus_text(len(topology.gpus))} ({models}), {source}"
-    return Finding("GPUs", "ok", text)
-
-
-def _check_driver(machine: Machine) -> Iterator[Finding]:
-    """Check the driver, without the cache, and MPS if the driver has it."""
-    driver = load_driver(machine.topology.driver)
+def _check_driver(name: str) -> Iterator[Finding]:
+    """Check the driver, without the cache, and the control program of CUDA MPS if it has that."""
+    driver = load_driver(name)
     yield Finding("driver", "ok", driver.version() or "its version is unknown")
     yield from driver.diagnose()
-    if DRIVERS[machine.topology.driver].mps:
-        yield _mps_finding()
-
-
-def _mps_finding() -> Finding:
-    """Find the control program of CUDA MPS and its running daemons."""
     program = mps.program()
-    if not program:
+    if DRIVERS[name].mps and program:
+        pids = [pid for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)]
+        running = "; ".join(f"pid {pid}, {owner_of(pid)}" for pid in pids)
+        yield Finding("MPS", "ok", f"{program}; {running or 'not running'}")
+    elif DRIVERS[name].mps:
         text = f"{CONTROL} is not on PATH, so no GPU can be shared"
         hint = "it comes with the driver: install its package of compute utilities"
-        return Finding("MPS", "warning", text, hint)
-    running = [
-        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)
-    ]
-    return Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")
+        yield Finding("MPS", "warning", text, hint)
 
 
 def _sharing_finding(machine: Machine) -> Finding:
-    """Find the GPUs that can be shared, and why the others cannot."""
     offer = what_can_be_shared(machine)
     if isinstance(offer, Unfit):
         text = f"no GPU can be shared: {offer.reason}"
@@ -177,9 +161,8 @@ def _sharing_finding(machine: Machine) -> Finding:
 
 
 def _check_state_directory(
-    settings: Options, described: bool, warn: Callable[[str], None]
+    settings: Options, machine: Machine | None, described: bool, warn: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Check that the state directory can be read and written."""
     table = shown_table(settings, described=described, warn=warn)
     problems: list[FailedError] = []
     seen = table.peek(problems=problems)
@@ -190,10 +173,15 @@ def _check_state_directory(
     yield Finding("state directory", "ok", text)
     for problem in problems:
         yield Finding("state directory", "problem", problem.message, problem.hint)
+    if machine:
+        for stray in find_strays(machine.topology, machine.outside, seen.of(machine).leases):
+            gpu = next(gpu.name for gpu in machine.topology.gpus if gpu.uuid == stray.uuid)
+            text = f"GPU {gpu} is in use by {stray.who} (pid {stray.pids[0]})"
+            hint = f"'gpulaunch free {stray.stray}' ends the job"
+            yield Finding("leases", "problem", text, hint)
 
 
 def _check_variables() -> Iterator[Finding]:
-    """Find variables that look like settings and are not read."""
     known = [*map(str.upper, SETTINGS), *_NO_SETTINGS]
     for name in sorted(os.environ):
         own = name.removeprefix(_PREFIX)
@@ -211,11 +199,11 @@ def _check_health_alone(settings: Options) -> Iterator[Finding]:
     hint = "look for it in 'dmesg' (Xid), then reset it or boot"
     for text in dict.fromkeys(left_out):
         yield Finding("health", "problem", text, hint)
-    yield from _check_health(settings, machine)
+    yield from _check_health(machine)
 
 
-def _check_health(settings: Options, machine: Machine) -> list[Finding]:
-    """Find the GPUs that are barred, drained, in wrong use, or have something to be known."""
+def _check_health(machine: Machine) -> list[Finding]:
+    """Find the GPUs that are barred, or have something to be known."""
     names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
     found = []
@@ -224,57 +212,29 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
         for text in one.problems:
             barred = f"{gpu} is granted to nobody: {text}"
             found.append(Finding("health", "problem", barred, hint))
-        for text in one.warnings:
-            told = f"{gpu}: {text}"
-            found.append(Finding("health", "warning", told))
-    seen = _snapshot(settings, machine)
-    for stray in find_strays(machine.topology, machine.outside, seen.leases):
-        text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
-        hint = f"'gpulaunch free {stray.stray}' ends the job"
-        found.append(Finding("leases", "problem", text, hint))
-    for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
-        text = f"GPU {names[uuid]} is {drain.text}"
-        found.append(Finding("health", "warning", text, f"'gpulaunch undrain {names[uuid]}'"))
+        found += [Finding("health", "warning", f"{gpu}: {text}") for text in one.warnings]
     count = gpus_text(len(names))
     known = "only described" if machine.key else "nothing wrong, as far as the driver tells"
     return found or [Finding("health", "ok", f"{count}: {known}")]
 
 
-def _snapshot(settings: Options, machine: Machine) -> Snapshot:
-    """Return what the table has of a machine; another check reports what is wrong with it."""
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
-    return table.peek(problems=[]).of(machine)
-
-
 def _check_engines(settings: Options, machine: Machine | None) -> Iterator[Finding]:
-    """Check the engines; what keeps one that is seldom used from working is a warning."""
-    first, *others = all_engines()
-    yield from _run(first.title, _check_engine(first, settings, machine))
-    for engine in others:
-        if not _is_present(engine):
-            continue
-        for finding in _run(engine.title, _check_engine(engine, settings, machine)):
-            is_problem = finding.state == "problem"
+    """Check the engines; what keeps another than the first from working is only a warning."""
+    for place, engine in enumerate(all_engines()):
+        for finding in _run(engine.title, _check_engine(engine, settings, machine, place == 0)):
+            is_problem = place > 0 and finding.state == "problem"
             yield replace(finding, state="warning") if is_problem else finding
 
 
-def _is_present(engine: type[EngineClient]) -> bool:
-    """Return whether there is something at an engine's address, or a problem to tell of."""
-    try:
-        return engine.usual().exists()
-    except GpulaunchError:
-        return True
-
-
 def _check_engine(
-    engine: type[EngineClient], settings: Options, machine: Machine | None
+    engine: type[EngineClient], settings: Options, machine: Machine | None, is_first: bool
 ) -> Iterator[Finding]:
-    """Check that an engine answers, and how GPUs get into its containers."""
     program, client = engine.program, engine.usual()
     if not client.exists():
         text = f"none at {client.address}, so 'gpulaunch {program} run' will not work"
         hint = f"start it, or set {engine.address_variable}; other launches do without"
-        yield Finding(engine.title, "warning", text, hint)
+        if is_first:
+            yield Finding(engine.title, "warning", text, hint)
         return
     info = client.within(QUESTION_S).info()
     yield Finding(engine.title, "ok", f"{info.version} at {client.address}")
@@ -289,21 +249,16 @@ def _check_engine(
 
 
 def _way_finding(offered: list[str], machine: Machine, settings: Options, way: str) -> Finding:
-    """Check that the chosen way into containers is one that the engine offers."""
     subject, topology = "GPUs in containers", machine.topology
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding(subject, "ok", text)
     shown, origin = describe_way(way, topology.driver), settings.origin("container_gpus")
-    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
-        text = f"{origin}: this engine does not seem to offer {shown}, but "
-        text += others or "no way at all"
+        names = ", ".join(describe_way(one, topology.driver) for one in offered)
+        text = f"{origin}: this engine does not seem to offer {shown}, but {names or 'no way'}"
         return Finding(subject, "problem", text, "force none, or one that is offered")
-    text = f"by {shown}"
-    text += f", as {origin} says" if settings.container_gpus else ""
-    text += f"; also offered: {others}" if others else ""
-    return Finding(subject, "ok", text)
+    return Finding(subject, "ok", f"by {shown}" + (f", as {origin} says" if origin else ""))
 
 
 def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
@@ -324,15 +279,3 @@ def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
     text += "others but CUDA_VISIBLE_DEVICES"
     hint = "its administrator sets ConstrainDevices=yes in cgroup.conf"
     yield Finding(subject, "warning", text, hint if place.engine == "slurm" else None)
-
-
-def _check_abandoned(settings: Options, machine: Machine) -> Iterator[Finding]:
-    """Find leases of containers that no process watches any more."""
-    seen = _snapshot(settings, machine)
-    for lease in seen.leases:
-        if lease.id in seen.unlocked:
-            reason = reason_to_end(lease)
-            why = reason or "its launcher and companion are gone, and its container goes on"
-            text = f"lease {lease.id} ({user_name(lease.user_id)}): {why}"
-            hint = f"'gpulaunch free {lease.id}' ends it"
-            yield Finding("containers", "problem" if reason else "warning", text, hint)

@@ -1,11 +1,10 @@
 """What --dry-run, --explain and --when print: a decision, its reasons, and when a launch starts."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import groupby
 
-from gpulaunch.cli.output import Document, print_json, rounded
+from gpulaunch.cli.output import Document, format_start, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
 from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, State, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
@@ -19,7 +18,6 @@ from gpulaunch.launch.predict import predicted_start
 from gpulaunch.launch.surroundings import open_table_of
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import name_job
-from gpulaunch.leases.lease import Share
 from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.placement.problem import Scores
 from gpulaunch.process.system import user_name
@@ -39,14 +37,8 @@ _LEGEND = {
 
 
 def print_decision(launch: Launch, decision: Decision, state: State, options: Options) -> str:
-    """Print what would be decided on stdout; return the decision: grant, wait or refuse.
-
-    Args:
-        decision: what would be decided.
-        state: what it was decided in.
-        options: its options, which say what to print, and whether as JSON.
-    """
-    document = _decision_document(launch, decision, _preview_share(decision, state))
+    """Print what would be decided in a state; return the decision: grant, wait or refuse."""
+    document = _decision_document(launch, decision, state)
     explanation = _explain(launch, decision, state) if options.explain else None
     if options.json:
         if explanation:
@@ -57,30 +49,6 @@ def print_decision(launch: Launch, decision: Decision, state: State, options: Op
         if explanation:
             draw(explanation_table(launch.request, decision, explanation), sys.stdout)
     return str(document["decision"])
-
-
-def _preview_share(decision: Decision, state: State) -> Share | None:
-    """Return the share in the lease, without the directory of its MPS daemon; None without one."""
-    if not isinstance(decision, Grant):
-        return None
-    if decision.share_option is None:
-        return state.within.share if state.within else None
-    return decision.share_option.share
-
-
-def _preview_environment(launch: Launch, grant: Grant, share: Share | None) -> dict[str, str]:
-    """Return the job's variables; a container has variables of its own."""
-    if launch.container:
-        return {}
-    return job_environment(
-        visible_gpus(launch, grant),
-        driver=launch.machine.topology.driver,
-        by_uuid=launch.by_uuid,
-        count=len(grant.gpus),
-        lease_id=None,
-        share=share,
-        program="".join(launch.command[:1]),
-    )
 
 
 def _explain(launch: Launch, decision: Decision, state: State) -> Explanation:
@@ -123,16 +91,30 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     elif granted:
         print("now")
     elif start:
-        print(f"probably {start.text}: {decision.reason}")
+        print(f"probably {format_start(start.from_s, start.to_s)}: {decision.reason}")
     else:
         print(f"nobody can tell: {decision.reason}")
     return 0
 
 
-def _decision_document(launch: Launch, decision: Decision, share: Share | None) -> Document:
-    """Return the document that --dry-run --json prints, with the share in the job's lease."""
+def _decision_document(launch: Launch, decision: Decision, state: State) -> Document:
     request = launch.request
     grant = decision if isinstance(decision, Grant) else None
+    share, environment = None, {}
+    if grant:
+        # As the lease will have it, but for the directory of its MPS daemon.
+        share = state.within.share if state.within else None
+        share = grant.share_option.share if grant.share_option else share
+    if grant and not launch.container:  # which has variables of its own
+        environment = job_environment(
+            visible_gpus(launch, grant),
+            driver=launch.machine.topology.driver,
+            by_uuid=launch.by_uuid,
+            count=len(grant.gpus),
+            lease_id=None,
+            share=share,
+            program="".join(launch.command[:1]),
+        )
     return {
         "decision": "grant" if grant else "wait" if isinstance(decision, Wait) else "refuse",
         "reason": decision.reason,
@@ -155,7 +137,7 @@ def _decision_document(launch: Launch, decision: Decision, share: Share | None) 
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
         "sharing": _sharing_document(request, grant),
-        "env": _preview_environment(launch, grant, share) if grant else {},
+        "env": environment,
         "argv": [printable(argument) for argument in launch.command],
         "profile": request.profile,
         "assumed": list(request.assumed),
@@ -163,7 +145,6 @@ def _decision_document(launch: Launch, decision: Decision, share: Share | None) 
 
 
 def _explanation_document(explanation: Explanation) -> Document:
-    """Return the part of the document that --explain adds."""
     return {
         "why": explanation.reason,
         "candidates": [
@@ -196,7 +177,9 @@ def _decision_lines(document: Document, *, explained: bool = False) -> list[str]
     """Return the lines that --dry-run prints for people, less what --explain says below them."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append(f"gpus: {_format_by_model(document['gpus'])}")
+        names = ",".join(gpu["name"] for gpu in document["gpus"])
+        models = ", ".join(dict.fromkeys(printable(gpu["model"]) for gpu in document["gpus"]))
+        lines.append(f"gpus: {names} ({models})")
         lines += [] if explained else _score_lines(document)
         lines += _sharing_lines(document)
         if document["utility"] is not None:
@@ -215,18 +198,6 @@ def _score_lines(document: Document) -> list[str]:
             shown = name.removesuffix("_gb_per_s").replace("_", " ")
             lines.append(f"{shown}: {value:.4g}{unit}")
     return lines
-
-
-def _format_by_model(gpus: Sequence[Document]) -> str:
-    """Return names by model in rank order, such as "0,2,3 (Tesla V100-SXM2-16GB)".
-
-    GPUs of one model that are not adjacent in rank order are listed apart.
-    """
-    runs = [
-        (model, [gpu["name"] for gpu in run])
-        for model, run in groupby(gpus, key=lambda gpu: gpu["model"])
-    ]
-    return ", ".join(f"{','.join(names)} ({printable(model)})" for model, names in runs)
 
 
 def _scores_document(scores: Scores | None) -> dict[str, float | None]:
@@ -250,7 +221,6 @@ def _sharing_document(request: Request, grant: Grant | None) -> Document | None:
 
 
 def _share_option_document(option: ShareOption) -> Document:
-    """Return the predicted state of some GPUs if a job comes to share them."""
     verdict = option.verdict
     sums, at = verdict.sums, verdict.pace
     return {
@@ -280,7 +250,6 @@ def _share_option_document(option: ShareOption) -> Document:
 
 
 def _sharing_lines(document: Document) -> list[str]:
-    """Return lines for people about the jobs with which a decision shares the GPUs."""
     sharing = document["sharing"]
     if sharing is None:
         return []
@@ -346,7 +315,6 @@ def _sharing_parts(
 
 
 def _describe_verdict(option: ShareOption) -> Text:
-    """Return whether the job may join a group, and the jobs that are in it."""
     verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
     for note in () if option.refusal else option.verdict.notes:
         verdict.append(f"; {note}", "yellow")
@@ -362,10 +330,14 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     table = Grid("", *titles, "GPUs", right=titles, leave=titles[:0:-1])
     problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
-        cells = [_score_cell(name, getattr(candidate.scores, name)) for name in shown]
+        cells = [figure(getattr(candidate.scores, name)) for name in shown]
         mark, style = (">", "bold green") if place == 0 else ("", "")
         table.add_row(mark, *cells, cut(problem.format_set(candidate.gpus)), style=style)
-    parts: list[Grid | Text] = [Text(_count_candidates(grant), "bold"), table]
+    count = grant.placement.candidates
+    title = f"{count:,} candidate{'' if count == 1 else 's'}"
+    if count > 1 and grant.placement.by and not grant.placement.chosen_by_policy:
+        title += ", best first"
+    parts: list[Grid | Text] = [Text(title, "bold"), table]
     wide = max(map(len, titles))
     for name, title in zip(shown, titles, strict=True):
         legend = f"{title:<{wide}}  {_LEGEND[name]}"
@@ -376,10 +348,6 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         better = f"the idle machine would give {gpus} with {bandwidth} GB/s"
         parts.append(Text(f"{better}: {idle.instead} waits for as much", "yellow"))
     return [*parts, Text(_describe_rules(request, grant), "dim")]
-
-
-def _score_cell(name: str, value: float | None) -> str:
-    return f"{value:.2f}" if name == "fragmentation" else figure(value)
 
 
 def _describe_rules(request: Request, grant: Grant) -> str:
@@ -408,11 +376,3 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Grid 
         of = f" of {least:g}" if least and found is not None else ""
         table.add_row(printable(alternative.instead), figure(found) + of, cut(gpus))
     return [Text("what would be granted now:", "bold"), table]
-
-
-def _count_candidates(grant: Grant) -> str:
-    count = grant.placement.candidates
-    if count == 1:
-        return "1 candidate"
-    compared = grant.placement.by and not grant.placement.chosen_by_policy
-    return f"{count:,} candidates, {'best' if compared else 'what the policy takes'} first"

@@ -31,18 +31,19 @@ def main(arguments: Sequence[str]) -> int:
     asked = options.mine or options.topology is not None
     machine = shown_machine(options.topology, warn) if asked else None
     table = open_table(described=True, warn=warn)
-    status = 0
-    ending = _Ending(table, machine, Options({}, os.environ).grace)
+    grace_s, ended, status = Options({}, os.environ).grace, set[str](), 0
+    texts = options.id
     if options.mine:
-        for launch in ending.ahead():  # they might start at the end of the others
-            ending.end_ahead(launch)
-    for text in own_ids(table, machine) if options.mine else options.id:
+        # First those that might start at the end of the others.
+        texts = [launch.key for launch in _ahead(table, machine)]
+        texts += own_ids(table, machine)
+    for text in texts:
         try:
-            ending.end(text)
+            _end(table, machine, grace_s, text, ended)
         except GpulaunchError as problem:  # the others are ended all the same
             report(problem)
             status = max(status, problem.exit_status)
-    if options.mine and machine and not ending.found:
+    if machine and not texts:
         print(f"nothing on {machine.topology.name} is yours")
     return status
 
@@ -66,53 +67,45 @@ def make_parser() -> Parser:
     return parser
 
 
-class _Ending:
-    """The end of leases and of launches that wait, on one machine or, with None, on any."""
+def _ahead(table: Table, machine: Machine | None) -> list[PastLaunch]:
+    """Return this user's launches that wait for others and have no place in the queue yet."""
+    past, tickets = read_history(within_s=RECENT_S), table.peek(problems=[]).tickets
+    return before_queue(past, tickets, machine)
 
-    def __init__(self, table: Table, machine: Machine | None, grace_s: float) -> None:
-        self._table, self._machine, self._grace_s = table, machine, grace_s
-        self.found: set[str] = set()
 
-    def end(self, text: str) -> None:
-        """End what a text means: one's own launches come before the leases of others.
+def _end(table: Table, machine: Machine | None, grace_s: float, text: str, ended: set[str]) -> None:
+    """End what a text means: one's own launches come before the leases of others.
 
-        Raises:
-            GpulaunchError: there is no such thing, or it cannot be ended.
-        """
-        if not has_own(self._table, text, self._machine):
-            with suppress(UsageError):
-                self.end_ahead(find_past(text, self.ahead()))
-                return
-        lease_id = find_id(self._table, text, self._machine)
-        if lease_id in self.found:
-            return
-        self.found.add(lease_id)
-        record = free(self._table, lease_id, self._grace_s, self._machine)
-        called = printable((record.name if record else None) or text)
-        if isinstance(record, Lease):
-            print(f"ended {called} ({gpus_called(self._gpus_of(record))})")
-        elif record:
-            print(f"{called} has left the queue")
-        else:
-            print(f"ended {called}, whose record cannot be read")
+    Args:
+        machine: the machine of the lease; None for any.
+        ended: ids that were meant before, to which this one is added.
 
-    def ahead(self) -> list[PastLaunch]:
-        """Return this user's launches that wait for others and have no place in the queue yet."""
-        past, tickets = read_history(within_s=RECENT_S), self._table.peek(problems=[]).tickets
-        return before_queue(past, tickets, self._machine)
-
-    def end_ahead(self, launch: PastLaunch) -> None:
-        """End a launch that has no place in the queue yet."""
-        if launch.key not in self.found:
-            self.found.add(launch.key)
-            end_before_queue(launch, self._grace_s)
+    Raises:
+        GpulaunchError: there is no such thing, or it cannot be ended.
+    """
+    if not has_own(table, text, machine):
+        with suppress(UsageError):
+            launch = find_past(text, _ahead(table, machine))
+            end_before_queue(launch, grace_s)
             name = printable(launch.name or launch.key)
             print(f"{name} has been ended before it was in the queue")
-
-    def _gpus_of(self, lease: Lease) -> Sequence[str]:
-        """Return the names of a lease's GPUs; their UUIDs if nothing here knows them."""
-        if self._machine:
-            name_of = {gpu.uuid: gpu.name for gpu in self._machine.topology.gpus}
-            return [name_of.get(uuid, "?") for uuid in lease.uuids]
-        past = (one.gpus for one in read_history(within_s=RECENT_S) if one.id == lease.id)
-        return next(past, lease.uuids)
+            return
+    lease_id = find_id(table, text, machine)
+    if lease_id in ended:
+        return
+    ended.add(lease_id)
+    record = free(table, lease_id, grace_s, machine)
+    called = printable((record.name if record else None) or text)
+    if isinstance(record, Lease):
+        gpus: Sequence[str] = record.uuids  # if nothing here knows their names
+        if machine:
+            name_of = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
+            gpus = [name_of.get(uuid, "?") for uuid in record.uuids]
+        else:
+            for past in read_history(within_s=RECENT_S):
+                gpus = past.gpus if past.id == record.id else gpus
+        print(f"ended {called} ({gpus_called(gpus)})")
+    elif record:
+        print(f"{called} has left the queue")
+    else:
+        print(f"ended {called}, whose record cannot be read")

@@ -122,7 +122,6 @@ def print_help() -> None:
 
 
 def _print_settings() -> None:
-    """Print the name of each setting, its values and what it does."""
     prepare_stdout()
     print(_SETTINGS_HEAD)
     width = max(20, shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2)
@@ -143,7 +142,6 @@ def _entry(name: str, text: str, column: int, width: int) -> list[str]:
 
 
 def _command_groups() -> str:
-    """Return one entry for each command, in groups: its word, its arguments and its summary."""
     lines = []
     entries = dict(WORDS_WITHOUT_ROWS)
     for title, commands in GROUPS.items():
@@ -182,8 +180,7 @@ def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> Usag
     """Return the error about a first word that is no command.
 
     Args:
-        before: arguments before the --, as they were written.
-        at: index of the word among them.
+        at: index of the word among the arguments before the --.
         rest: the -- and what comes after it, if there is any.
     """
     word = before[at]
@@ -194,13 +191,9 @@ def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> Usag
         command = ["sh", "-c", word]
     elif word.endswith(".py") and os.path.isfile(word) and not os.access(word, os.X_OK):
         command = ["python3", *command]
-    elif near and len(command) == 1 and not _is_program(word):
+    elif near and len(command) == 1 and not (shutil.which(word) or os.path.exists(word)):
         return UsageError(f"unknown command {quoted(word)}{meant}")
     line = printable(join(["gpulaunch", *before[:at], "--", *command]))
     return UsageError(
         f"unknown command {quoted(word)}{meant}", f"to run a program, write -- before it: {line}"
     )
-
-
-def _is_program(word: str) -> bool:
-    return shutil.which(word) is not None or os.path.exists(word)

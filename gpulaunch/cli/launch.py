@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.output import say
+from gpulaunch.cli.output import format_start, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
@@ -37,11 +37,7 @@ _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageE
 
 
 def main(given: Given, command: Sequence[str]) -> int:
-    """Run a command on GPUs, or print the decision.
-
-    Args:
-        command: argv of the job; it may be empty for a decision.
-    """
+    """Run a command on GPUs, or print the decision, for which it may be empty."""
     if command:
         refuse_sudo(command)
         warning = explain_hand_over(command, os.environ)
@@ -149,9 +145,6 @@ class Reporter(Events):
     def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
         """Say which launch it is; of docker's this is known once its client asks for a container.
 
-        Args:
-            before: the launches that it comes after.
-
         Raises:
             UsageError: it cannot be measured, though the command line asks for that.
             FailedError: what is measured could not be written, though the command line asks for it.
@@ -207,7 +200,7 @@ class Reporter(Events):
                 from gpulaunch.launch.predict import predicted_start
 
                 predicted = predicted_start(self._launch, seen)
-                start = predicted.text if predicted else ""
+                start = format_start(predicted.from_s, predicted.to_s) if predicted else ""
             then = f"; starts probably {start}" if start else ""
             say("info", f"waiting as number {number} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
@@ -286,7 +279,6 @@ class Reporter(Events):
         return would_wait(launch, open_table_of(launch, _ignore), decision.reason, hint)
 
     def _explain(self, launch: Launch) -> None:
-        """Say with --explain why a launch does not get its GPUs."""
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 

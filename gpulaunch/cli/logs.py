@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from shutil import which
 
-from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_job
+from gpulaunch.cli.arguments import Parser, add_job, whole_number
 from gpulaunch.cli.output import report, say, warn
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed, printable
 from gpulaunch.history.past_launch import PastLaunch
@@ -24,6 +24,7 @@ from gpulaunch.launch.past import (
 )
 
 _PIECE_BYTES = 1 << 16
+_MOST_LINES = 1_000_000_000
 
 
 def logs(arguments: Sequence[str]) -> int:
@@ -62,16 +63,10 @@ def logs_parser() -> Parser:
     parser.add_argument(
         *("-n", "--lines", "--tail"),
         metavar="N",
-        type=_parse_lines,
+        type=whole_number(_MOST_LINES, 0),
         help="only the last N lines (default: all)",
     )
     return parser
-
-
-def _parse_lines(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ArgumentTypeError(f"{text!r} is no number of lines")
-    return int(text)
 
 
 def _write(piece: bytes) -> None:
@@ -86,22 +81,19 @@ def attach(arguments: Sequence[str]) -> int:
     """Become a viewer of a job's terminal until it is left, or the job has ended."""
     text = attach_parser().parse_args(arguments).name
     launch, name = find_launch(text), printable(text)
-    followed = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
+    output = f"'gpulaunch logs -f {shlex.quote(name)}' shows its output" if launch.log else None
     if launch.exit_status is not None:
-        printed = f"'gpulaunch logs {shlex.quote(name)}' prints its output"
-        ended = f"{name} has ended with {launch.exit_status}"
-        raise UsageError(ended, printed if launch.log else None)
+        raise UsageError(f"{name} has ended with {launch.exit_status}", output)
     if launch.terminal is None:
-        how = "-d --terminal gives a job one" + ("" if which("dtach") else ", with dtach installed")
-        raise UsageError(f"{name} has no terminal: {how}", followed if launch.log else None)
+        raise UsageError(f"{name} has no terminal: -d --terminal gives a job one", output)
     end = connect(launch.terminal)
     if end is None:
-        raise FailedError(f"{name}: the program that held its terminal is gone", followed)
+        raise FailedError(f"{name}: the program that held its terminal is gone", output)
     end.close()
     if which("dtach") is None:
         raise FailedError("dtach is not installed")
     if not os.isatty(0):
-        raise UsageError("attach: stdin is no terminal", followed)
+        raise UsageError("attach: stdin is no terminal", output)
     say("info", rf"Ctrl-\ leaves {name} to itself")
     subprocess.run(["dtach", "-a", launch.terminal, "-r", "winch"], check=False)  # noqa: S603, S607
     exit_status = read_again(launch).exit_status

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import gpulaunch
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES, run_command
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command line and exit with its status.
-
-    Raises:
-        ImportError: a module cannot be loaded.
-    """
+    """Run the command line and exit with its status."""
     try:
         name_stdout()
         status = run(sys.argv[1:])
@@ -53,13 +49,7 @@ def _report_fault(problem: Exception) -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line.
-
-    Args:
-        argv: arguments without the program's name.
-
-    Returns:
-        The exit status.
+    """Run one command line, without the program's name; return the exit status.
 
     Raises:
         GpulaunchError: the request failed; the error has the exit status.
@@ -76,8 +66,13 @@ def run(argv: Sequence[str]) -> int:
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
         before[at] = OTHER_NAMES.get(before[at], before[at])
-        if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
-            _refuse(argv, at + divider - len(before), divider)
+        if before[at] not in COMMANDS:
+            from gpulaunch.cli.help import unknown_command  # late: for mistakes only
+            from gpulaunch.launch.handed_over import refuse_sudo
+
+            at += divider - len(before)  # `run`, if it is there, stands before the word
+            refuse_sudo(argv[at:divider])  # for which -- alone does not do
+            raise unknown_command(argv[:divider], at, argv[divider:])
         words = [before[at], *before[:at], *before[at + 1 :]]  # all options belong to the word
         return run_command(words, command if divider < len(argv) else None)
     if not command or given.keys() & {"help", "version", "dry_run", "when"}:
@@ -104,7 +99,6 @@ def _read_options(before: Sequence[str]) -> "tuple[Given, int | None]":
 
 
 def _tell(given: "Given") -> int:
-    """Print the version, or else the short help."""
     if "version" in given and "help" not in given:
         print(f"gpulaunch {gpulaunch.__version__}")
     else:
@@ -114,21 +108,7 @@ def _tell(given: "Given") -> int:
     return 0
 
 
-def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
-    """Refuse a first word that is no command.
-
-    Raises:
-        UsageError: always; for `gpulaunch sudo docker run` -- alone does not do.
-    """
-    from gpulaunch.cli.help import unknown_command  # late: for mistakes only
-    from gpulaunch.launch.handed_over import refuse_sudo
-
-    refuse_sudo(argv[at:divider])
-    raise unknown_command(argv[:divider], at, argv[divider:])
-
-
 def _run_engine(given: "Given", command: Sequence[str]) -> int:
-    """Run the command line of a container engine."""
     if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
     return int(importlib.import_module(module_of(command[0])).main(given, command))

@@ -46,6 +46,23 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
+_UNITS = ((2 * 86400, 86400, "d"), (2 * 3600, 3600, "h"), (120, 60, "min"), (0, 1, "s"))
+"""Least seconds of a range's end for which a unit is taken, its seconds, and its name."""
+
+
+def format_start(first_s: float, last_s: float) -> str:
+    """Return the time in which a job starts, in words: "in 1.5 to 29 h", or "within 5 min"."""
+    unit_s, unit = next(row[1:] for row in _UNITS if last_s >= row[0])
+    first, last = _rounded(first_s / unit_s), _rounded(last_s / unit_s)
+    if first_s < unit_s:
+        return f"within {last} {unit}"
+    return f"in {last} {unit}" if first == last else f"in {first} to {last} {unit}"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{round(number, 1):g}"
+
+
 class _Stdout(FileIO):
     """Stdout, which says in its errors that it is: print() and rich do not know."""
 

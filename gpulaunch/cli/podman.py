@@ -11,12 +11,7 @@ from gpulaunch.process.execute import become
 
 
 def main(given: Given, argv: Sequence[str]) -> int:
-    """Run a command of podman; those that make or start containers get GPUs.
-
-    Args:
-        given: gpulaunch's options, by name.
-        argv: podman's command line.
-    """
+    """Run a command line of podman; those that make or start containers get GPUs."""
     command = read_command(argv)
     if not (command.launches or command.starts):
         return _pass_on(given, command, command.argv)
@@ -39,7 +34,6 @@ def main(given: Given, argv: Sequence[str]) -> int:
 def _pass_on(
     given: Given, command: PodmanCommand, argv: Sequence[str], hidden: Sequence[str] = ()
 ) -> int:
-    """Become podman, for a command that takes no GPUs."""
     if given.keys() & {"dry_run", "explain", "when"}:
         shown = printable(" ".join(command.argv[:3]))
         raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")

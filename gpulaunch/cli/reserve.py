@@ -126,7 +126,6 @@ def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
 
 
 def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoReturn:
-    """Take the GPUs and hold them, as the keeper."""
     limit = given["for"]
     forced = {"time_limit": limit, "share": ("reserve", "false")}
     options = Options({**given, **forced}, os.environ)

@@ -52,8 +52,8 @@ class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
     Columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
-    a last column that wraps, or 10 for one that is cut with an ellipsis. If all that is not enough,
-    each row becomes several lines, one for each cell. Columns of `right` are aligned to the right.
+    a last column that wraps, or 10 for one that is cut with an ellipsis, which it always has.
+    Columns of `right` are aligned to the right.
     """
 
     def __init__(self, *columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> None:
@@ -84,9 +84,7 @@ class Grid:
             shown.remove(column)
             if any(cell.plain for cell in self._cells(column)):
                 gone.append(name)
-        if self._least_width(shown) > width:
-            return self._blocks()
-        lines = self._drawn(shown, console, width)
+        lines = self._drawn(shown, console, max(width, self._least_width(shown)))
         if gone:
             lines += Text(f"no room for: {', '.join(gone)}", "dim").wrap(console, width)
         return lines
@@ -138,24 +136,14 @@ class Grid:
                 lines.append(line)
         return lines
 
-    def _blocks(self) -> list[Text]:
-        """Return each row as lines, one for each cell, with an empty line between rows."""
-        lines: list[Text] = []
-        for row, style in self._rows:
-            if lines:
-                lines.append(Text())
-            for name, cell in zip(self._columns, row, strict=False):
-                if cell.plain:
-                    line = Text(style=style)
-                    line.append(f"{name}: " if name and len(row) > 1 else "", "dim")
-                    lines.append(line.append(cell))
-        return lines
-
 
 def fitted_lines(console: Console, part: Grid | Text) -> list[Text]:
     """Return the lines of a table or a text, none longer than the terminal is wide."""
     if isinstance(part, Grid):
-        return part.lines(console, console.width)
+        table = part.lines(console, console.width)
+        for line in table:
+            line.truncate(console.width)
+        return table
     lines = part.wrap(console, console.width)
     for line in lines:
         line.rstrip()

@@ -9,21 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from gpulaunch.cli.output import Document
-from gpulaunch.cli.screen import Grid, Parts, Text, cut
+from gpulaunch.cli.output import Document, format_start
+from gpulaunch.cli.screen import Grid, Text, cut
 from gpulaunch.errors import printable
 from gpulaunch.files.units import format_duration
-from gpulaunch.history.forecast import format_start
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import age
 from gpulaunch.leases.lease import IDLE_AFTER_S
-from gpulaunch.machine.gpu import format_cpuset, gpu_names, names_in_order
-from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.gpu import format_cpuset, names_in_order
 from gpulaunch.process.system import parse_time
-
-GpuPlace = tuple[str, tuple[int, ...]]
-"""GPUs that are near each other: a title, "" if the machine has no parts, and their indices."""
 
 RowStyle = Callable[[Document], str]
 """What returns the style of the row of a lease, ticket or dependent launch."""
@@ -33,58 +27,44 @@ _UUID_START = len("GPU-01234567")
 _MOST_PROBLEMS = 5
 _GIB = 1 << 30
 _STYLES = {"stopped": "yellow", "left over": "red", "idle": "yellow", "waiting": "dim"}
-_GPU_COLUMNS = ("GPU", "MODEL", "USE", "MEMORY", "POWER", "°C", "USER", "TIME", "LEFT", "JOB")
-_GPU_COLUMNS_LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")  # in this order
-_LOAD_KEYS = {
-    "USE": "utilization_percentage",
-    "MEMORY": "memory_used_bytes",
-    "POWER": "power_w",
-    "°C": "temperature_c",
-}
+_GPU_COLUMNS = ("GPU", "MODEL", "NUMA", "USE", "MEMORY", "POWER", "°C", "USER", "TIME", "JOB")
+_GPU_COLUMNS_LEAVE = ("MODEL", "NUMA", "POWER", "°C", "TIME", "MEMORY")  # in this order
 
 
-def status_table(document: Document, now: datetime) -> Parts:
-    """Return the title, the table of jobs, and notes."""
-    leases = sorted(_one_for_each_step(document["leases"]), key=_by_gpus)
+def status_table(document: Document, now: datetime) -> list[Grid | Text]:
+    """Return the table of jobs, and notes."""
+    leases = sorted(_one_for_each_step(document["leases"]), key=_lowest_gpu)
     jobs = jobs_table(document, [*leases, *waiting(document)], now)
+    parts: list[Grid | Text] = [jobs] if jobs.row_count else []
     notes = [*job_notes(document, now), *machine_notes(document, now)]
-    if any(_indices(lease) != _by_gpus(lease) for lease in leases):
-        notes.insert(0, Text("GPUs are in rank order: the first is the job's GPU 0", "dim"))
-    parts: list[Grid | Text] = [Text(_title(document), "bold")]
-    if jobs.row_count:
-        parts.append(jobs)
-    if jobs.row_count and notes:
+    if parts and notes:
         parts.append(Text())
-    return Parts(*parts, *notes)
+    return [*parts, *notes]
 
 
 def gpus_view(
-    document: Document, places: Sequence[GpuPlace], now: datetime, only: str | None = None
-) -> Parts:
-    """Return the title, the table of GPUs, those who wait, and notes; see gpus_table."""
-    parts: list[Grid | Text] = [Text(_title(document), "bold")]
-    parts += [gpus_table(document, places, now, only), Text()]
+    document: Document, now: datetime, only: str | None = None, style: RowStyle | None = None
+) -> list[Grid | Text]:
+    """Return the table of GPUs, notes, and the table of those who wait; see gpus_table."""
+    parts: list[Grid | Text] = [gpus_table(document, now, only, style)]
+    parts += [*job_notes(document, now), *machine_notes(document, now)]
     if ahead := waiting(document):
-        parts += [jobs_table(document, ahead, now), Text()]
-    return Parts(*parts, *job_notes(document, now), *machine_notes(document, now))
+        parts += [Text(), jobs_table(document, ahead, now, style)]
+    return parts
 
 
-def _title(document: Document) -> str:
-    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in document["gpus"]})))
-    return f"{free_gpus(document)} ({models})"
-
-
-def free_gpus(document: Document) -> str:
-    """Return the machine, and how many and which of its GPUs are free."""
+def title_of(document: Document) -> str:
+    """Return the machine, how many and which of its GPUs are free, and their models."""
     gpus = document["gpus"]
     free = [gpu for gpu in gpus if gpu["free"]]
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
-    if not free:
-        return title
-    whole = frozenset(gpu["index"] for gpu in free if gpu["name"] == str(gpu["index"]))
-    names = [format_cpuset(whole)] if whole else []
-    names += [gpu["name"] for gpu in free if gpu["index"] not in whole]  # MIG instances
-    return f"{title}: {','.join(names)}"
+    if free:
+        whole = frozenset(gpu["index"] for gpu in free if gpu["name"] == str(gpu["index"]))
+        names = [format_cpuset(whole)] if whole else []
+        names += [gpu["name"] for gpu in free if gpu["index"] not in whole]  # MIG instances
+        title += f": {','.join(names)}"
+    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in gpus})))
+    return f"{title} ({models})"
 
 
 def waiting(document: Document) -> list[Document]:
@@ -100,22 +80,32 @@ def jobs_table(
 ) -> Grid:
     """Return the table of jobs, with a row for each of these records of the document."""
     names = job_names(document)
-    starts = ["STARTS"] if any(starts_cell(record, now) for record in records) else []
+    rows = [_job_cells(record, names, now) for record in records]
+    starts = ["STARTS"] if any(row["STARTS"] for row in rows) else []
     columns = ("NAME", "STATE", "USER", "GPUS", "TIME", *starts, "COMMAND")
     table = Grid(*columns, leave=("TIME", *starts, "COMMAND", "USER"))
-    for record in records:
-        state = state_of(record, now)
-        cells: dict[str, str | Text] = {
-            "NAME": names.get(record.get("id", "")) or printable(record["name"] or ""),
-            "STATE": Text(state, _STYLES.get(state, "")),
-            "USER": printable(record["user"]),
-            "GPUS": gpus_cell(record),
-            "TIME": time_cell(record, now),
-            "STARTS": starts_cell(record, now),
-            "COMMAND": _command_cell(record, names),
-        }
-        table.add_row(*(cells[name] for name in columns), style=style(record) if style else "")
+    for record, row in zip(records, rows, strict=True):
+        table.add_row(*(row[name] for name in columns), style=style(record) if style else "")
     return table
+
+
+def _job_cells(record: Document, names: Mapping[str, str], now: datetime) -> dict[str, str | Text]:
+    state = state_of(record, now)
+    return {
+        "NAME": names.get(record.get("id", "")) or printable(record["name"] or ""),
+        "STATE": Text(state, _STYLES.get(state, "")),
+        "USER": printable(record["user"]),
+        "GPUS": gpus_cell(record),
+        "TIME": time_cell(record, now),
+        "STARTS": starts_cell(record, now),
+        "COMMAND": _command_cell(record, names),
+    }
+
+
+def job_in_full(document: Document, record: Document, now: datetime) -> str:
+    """Return the id and all cells of a lease or ticket, since columns may have had to go."""
+    cells = _job_cells(record, job_names(document), now)
+    return ", ".join([record["id"], *(str(cell) for cell in cells.values() if str(cell))])
 
 
 def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
@@ -151,13 +141,9 @@ def _rank_of(lease: Document) -> int:
     return lease["engine_job"]["rank"] or 0
 
 
-def _indices(lease: Document) -> list[int]:
-    """Return the GPUs of a lease in rank order; one that is not there any more is GPU -1."""
-    return [-1 if index is None else index for index in lease["gpus"]]
-
-
-def _by_gpus(lease: Document) -> list[int]:
-    return sorted(_indices(lease))
+def _lowest_gpu(lease: Document) -> int:
+    gpus = [-1 if index is None else index for index in lease["gpus"]]  # None: it is gone
+    return min(gpus, default=-1)
 
 
 def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
@@ -243,14 +229,6 @@ def time_cell(record: Document, now: datetime) -> str:
     return age(record["started_at"], now) + limit
 
 
-def left_cell(ends_at: str | None, now: datetime) -> str:
-    """Return the time until a lease ends at most; empty without a limit."""
-    if ends_at is None:
-        return ""
-    left_s = (parse_time(ends_at) - now).total_seconds()
-    return format_duration(int(left_s)) if left_s > 0 else "over"
-
-
 def starts_cell(record: Document, now: datetime) -> str:
     """Return when a job that waits probably starts, or after which others; empty if unknown."""
     if record.get("after"):
@@ -275,118 +253,65 @@ def _idle_text(lease: Document, now: datetime) -> str:
 # GPUs
 
 
-def gpu_places(topology: Topology) -> list[GpuPlace]:
-    """Return the sockets of a machine, or of several, each with its GPUs by card.
-
-    Titles tell of NVLinks only where they do not join all GPUs.
-    """
-    tree = machine_tree(topology)
-    order = {card: place for place, card in enumerate(tree.cards)}
-    placed = sorted(topology.gpus, key=lambda gpu: (order[gpu.card], gpu.index))
-    islands = _islands(tree)
-    if len(islands) == 1 and len(islands[0]) == len(topology.gpus):
-        islands = []  # nothing to be told apart
-    places = []
-    for titles, socket in _sockets(tree):
-        joined = [
-            gpu_names(gpu for gpu in placed if gpu.index in island)
-            for island in islands
-            if island.intersection(socket.gpus)
-        ]
-        if joined:
-            titles.append(f"NVLink joins {'; '.join(joined)}")
-        gpus = tuple(gpu.index for gpu in placed if gpu.index in socket.gpus)
-        places.append((", ".join(titles), gpus))
-    return places
-
-
-def _sockets(tree: Level) -> Iterator[tuple[list[str], Level]]:
-    """Yield each socket with what names it: its machine and itself, where there are several."""
-    machines = tree.children if tree.kind == "network" else (tree,)
-    for machine in machines:
-        for number, socket in enumerate(machine.sockets):
-            titles = [f"machine {machine.node}"] if len(machines) > 1 else []
-            if len(machine.sockets) > 1:
-                node = socket.numa_node
-                titles.append(f"socket {number}" if node is None else f"NUMA node {node}")
-            yield titles, socket
-
-
-def _islands(tree: Level) -> list[set[int]]:
-    """Return the groups of GPUs that NVLinks join, directly or through others, ascending."""
-    found: list[set[int]] = []
-    for pair in tree.nvlinks:
-        met = [island for island in found if island & set(pair)]
-        found = [island for island in found if island not in met]
-        found.append(set(pair).union(*met))
-    return sorted(found, key=min)
-
-
 def gpus_table(
     document: Document,
-    places: Sequence[GpuPlace],
     now: datetime,
     only: str | None = None,
     style: RowStyle | None = None,
 ) -> Grid:
-    """Return the table of GPUs, with a heading for each place; columns that are unknown are absent.
+    """Return the table of GPUs, without the columns that say nothing.
 
     With `only` it has the GPUs of that user, whose leases alone are then in the document. A row has
     the styles of all leases of its GPU.
     """
-    gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
     leases = {lease["id"]: lease for lease in document["leases"]}
     names = job_names(document)
-    columns = _known_columns(document)
-    leave = [name for name in _GPU_COLUMNS_LEAVE if name in columns]
-    table = Grid(*columns, right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"), leave=leave)
-    for title, indices in places:
-        rows = []
-        for gpu in (gpus[index] for index in indices if index in gpus):
-            held = [leases[one] for one in gpu["leases"] if one in leases]
-            if held or only is None:
-                rows.append((gpu, held))
-        if rows and title:
-            table.add_row(Text(title, "dim"))
-        for gpu, held in rows:
-            cells = _gpu_cells(gpu, held, names, now)
+    gpus = sorted(document["gpus"], key=_by_card)
+    differing = [key for key in ("model", "numa_node") if len({gpu[key] for gpu in gpus}) > 1]
+    rows = []
+    for gpu in gpus:
+        held = [leases[one] for one in gpu["leases"] if one in leases]
+        if held or only is None:
             styles = map(style, held) if style else ()
-            table.add_row(*(cells[name] for name in columns), style=" ".join(styles))
+            rows.append((_gpu_cells(gpu, held, names, differing, now), " ".join(styles)))
+    columns = [name for name in _GPU_COLUMNS if any(cells[name] for cells, _ in rows)]
+    leave = [name for name in _GPU_COLUMNS_LEAVE if name in columns]
+    table = Grid(*columns, right=("NUMA", "USE", "MEMORY", "POWER", "°C", "TIME"), leave=leave)
+    for cells, row_style in rows:
+        table.add_row(*(cells[name] for name in columns), style=row_style)
     return table
 
 
-def _known_columns(document: Document) -> list[str]:
-    """Return the headings of the columns that say something; the title names an only model."""
-    gpus = document["gpus"]
-    absent = set()
-    for name, key in _LOAD_KEYS.items():
-        if all(gpu[key] is None for gpu in gpus):
-            absent.add(name)
-    if not any(lease["ends_at"] for lease in document["leases"]):
-        absent.add("LEFT")
-    if len({gpu["model"] for gpu in gpus}) <= 1:
-        absent.add("MODEL")
-    return [name for name in _GPU_COLUMNS if name not in absent]
+def _by_card(gpu: Document) -> list[int]:
+    """Return a key that sorts the instances of a card, such as 1:0, where the card would be."""
+    return [int(number) for number in gpu["name"].split(":")]
 
 
 def _gpu_cells(
-    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
+    gpu: Document,
+    held: Sequence[Document],
+    names: Mapping[str, str],
+    differing: Sequence[str],
+    now: datetime,
 ) -> dict[str, str | Text]:
-    """Return the cells of a GPU by their headings, with those of its leases that are shown."""
+    """Return the cells of a GPU by their headings, with those of its leases that are shown.
+
+    Args:
+        differing: keys of which the GPUs of the machine do not all have the same value.
+    """
     is_marked = gpu["problems"] or gpu["warnings"] or gpu["drained"]
     used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"] or 0
-    ends = [lease["ends_at"] for lease in held]
     return {
         "GPU": Text(f"{gpu['name']}!", "yellow") if is_marked else gpu["name"],
-        "MODEL": printable(gpu["model"]),
+        "MODEL": printable(gpu["model"]) if "model" in differing else "",
+        "NUMA": _known(gpu["numa_node"], "") if "numa_node" in differing else "",
         "USE": _known(gpu["utilization_percentage"], " %"),
         "MEMORY": "" if used is None else f"{used / _GIB:.1f}/{total / _GIB:.0f} GiB",
         "POWER": _known(gpu["power_w"], " W"),
         "°C": _known(gpu["temperature_c"], ""),
         "USER": ", ".join(dict.fromkeys(printable(lease["user"]) for lease in held)),
-        "TIME": age(min(lease["started_at"] for lease in held), now) if held else "",
-        "LEFT": left_cell(max(ends), now) if ends and all(ends) else "",
-        "JOB": _job_cell(gpu, held, names, now),
+        "TIME": time_cell(held[0], now) if held else "",
+        "JOB": _use_cell(gpu, held, names, now),
     }
 
 
@@ -394,10 +319,10 @@ def _known(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.0f}{unit}"
 
 
-def _job_cell(
+def _use_cell(
     gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
 ) -> Text:
-    """Return what a GPU is used for, or why nobody has it."""
+    """Return the jobs that have a GPU, or its state, about which a note says more."""
     if held:
         jobs = []
         for lease in held:
@@ -407,19 +332,11 @@ def _job_cell(
                 job += f" {shlex.join(lease['command'])}"
             jobs.append(job if state == "running" else f"{state}: {job}")
         return cut(" + ".join(jobs))
-    text, style = "of another user", "dim"
-    if gpu["strays"]:
-        text, style = f"in use by {gpu['strays'][0]['who']}", "red"
-    elif gpu["state"] == "outside":
-        text, style = f"outside gpulaunch: {gpu['outside']}", "red"
-    elif gpu["state"] == "barred":
-        text, style = ": ".join(filter(None, ("barred", "; ".join(gpu["problems"])))), "red"
-    elif gpu["state"] == "drained":
-        why = gpu["drained"]["reason"]
-        text, style = f"drained by {gpu['drained']['by']}" + (f": {why}" if why else ""), "yellow"
-    elif not gpu["leases"]:
-        text, style = ("free", "green") if gpu["free"] else ("granted to nobody now", "red")
-    return cut(text, style)
+    if gpu["free"]:
+        return Text("free", "green")
+    if gpu["leases"]:
+        return Text("of another user", "dim")
+    return Text("granted to nobody now" if gpu["state"] == "free" else gpu["state"], "red")
 
 
 # Notes

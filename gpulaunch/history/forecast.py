@@ -66,9 +66,6 @@ def relations_of(
 
     Args:
         command: argv as it is published; empty if nothing is.
-        name: name that the user gave the job, or None.
-        profile: name of its profile, or None.
-        gpus: number of its GPUs.
     """
     kinds: list[Relation] = []
     if command:
@@ -156,8 +153,6 @@ def draw_remaining(
         parts: distribution of its whole run time, with the published ones, which never end.
         ran_s: seconds that it has run.
         limit_s: its time limit in seconds, or None.
-        count: number of draws.
-        seed: seed of the draws.
     """
     draw = Random(seed)  # noqa: S311
     beyond = [part.share_beyond(ran_s) for part in parts]
@@ -192,36 +187,12 @@ class StartRange(Record):
     """When a job probably starts, in seconds from now.
 
     Attributes:
-        from_s: beginning of the range.
         median_s: the start that as many replays come before as after.
-        to_s: end of the range.
     """
 
     from_s: float
     median_s: float
     to_s: float
-
-    @property
-    def text(self) -> str:
-        """The range in words, such as "in 10 to 40 min"."""
-        return format_start(self.from_s, self.to_s)
-
-
-_UNITS = ((2 * 86400, 86400, "d"), (2 * 3600, 3600, "h"), (120, 60, "min"), (0, 1, "s"))
-"""Least seconds of a range's end for which a unit is taken, its seconds, and its name."""
-
-
-def format_start(first_s: float, last_s: float) -> str:
-    """Return the time in which a job starts, in words: "in 1.5 to 29 h", or "within 5 min"."""
-    unit_s, unit = next(row[1:] for row in _UNITS if last_s >= row[0])
-    first, last = _rounded(first_s / unit_s), _rounded(last_s / unit_s)
-    if first_s < unit_s:
-        return f"within {last} {unit}"
-    return f"in {last} {unit}" if first == last else f"in {first} to {last} {unit}"
-
-
-def _rounded(number: float) -> str:
-    return f"{number:.0f}" if number >= 10 else f"{round(number, 1):g}"
 
 
 Leased = Sequence[tuple[Sequence[str], Sequence[float]]]
@@ -244,10 +215,7 @@ def predict_starts(
     aside. Nobody is expected to join the queue.
 
     Args:
-        running: the jobs that have GPUs.
-        waiting: the jobs that wait.
         busy_until_s: see queue.barring().
-        uuids: UUIDs of the GPUs of the machine.
         clock_s: seconds since boot.
 
     Returns:

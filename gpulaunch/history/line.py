@@ -121,11 +121,7 @@ class HistoryLine:
 
 
 def _open_own(submitted_s: float) -> int:
-    """Open the file of this user and month.
-
-    Raises:
-        OSError: it cannot be made, or is not this user's own file.
-    """
+    """Open the file of this user and month; raise OSError if it is not this user's own file."""
     path, user_id = history_directory(), os.geteuid()
     is_common = path != private_directory()
     make_own(path)

@@ -19,16 +19,11 @@ class PastLaunch(Record):
         key: random key of the launch in the history.
         id: id of its lease; empty as long as it has none.
         user_id: owner of the file that the line stands in; it is not in the line itself.
-        name: name that the user gave the job, or None.
         command: argv; what is published of it, where others may read the history.
-        directory: working directory of the launch.
-        topology: name of the machine.
-        described: whether that is a described machine.
+        described: whether `topology` is a described machine.
         gpus: names of its GPUs as `gpulaunch status` shows them, in rank order; empty as long as
             it has none.
         count: number of GPUs that it asks for; 0 if it takes all.
-        profile: name of its profile, or None.
-        pattern: name of its communication pattern, or None.
         bandwidth_sensitive: whether faster links make it faster; None if unknown.
         sm_percentage: its part of the GPUs' SMs if it shares them, or None.
         submitted_s: when it was launched, in seconds since 1970.
@@ -36,8 +31,6 @@ class PastLaunch(Record):
         ended_s: when it ended, or None.
         exit_status: exit status of gpulaunch as a shell shows it, 0-255; None as long as it runs.
         time_limit_s: seconds after which it is ended, or None.
-        launcher: the gpulaunch process.
-        boot_id: boot id of the kernel that the process ran under.
         log: file of its output if it was detached, or None.
         terminal: socket of the program that holds its terminal, or None.
         after: launches that it comes after, as `--after` names them.
@@ -99,9 +92,6 @@ _RULES = rules_of(
 
 def parse_past_launch(document: object, user_id: int) -> PastLaunch:
     """Return the launch of a line of HistoryLine, of this version or another.
-
-    Args:
-        document: content of the line.
 
     Raises:
         FieldError: it is no such document, or needs a later version.

@@ -16,7 +16,7 @@ from gpulaunch.process.libc import end_with_parent
 from gpulaunch.pytest_plugin.leases import take_lease  # noqa: F401  else each child imports it
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 
@@ -30,19 +30,15 @@ class ForkedTests:
 
     The phases of the test stay hooks of this process, so that plugins that repeat tests or bound
     their time work as with any test.
-
-    Args:
-        wants_gpus: function that returns whether a test has the mark.
     """
 
-    def __init__(self, wants_gpus: "Callable[[pytest.Item], bool]") -> None:
-        self._wants_gpus = wants_gpus
+    def __init__(self) -> None:
         self._in_child = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Run all of the test in a child."""
-        if self._in_child or not self._wants_gpus(item):
+        if self._in_child or item.get_closest_marker("gpus") is None:
             return
         with tempfile.TemporaryFile() as file:
             pid = _fork()
@@ -88,7 +84,6 @@ def _fork() -> int:
 
 
 def _run_and_exit(item: pytest.Item, file: IO[bytes]) -> NoReturn:
-    """Run a test, in the child, and write its reports to a file."""
     try:
         # What the parent has set up is the parent's to tear down.
         for finalizers, _ in item.session._setupstate.stack.values():  # noqa: SLF001

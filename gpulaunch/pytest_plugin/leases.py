@@ -28,10 +28,6 @@ _taken: list[tuple[Mapping[str, object], HeldLease]] = []
 def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
     """Take a lease for a test or a fixture, and set its variables in this process's environment.
 
-    Args:
-        asked: arguments of gpulaunch.allocate.
-        name: name of the lease.
-
     Raises:
         FailedError: CUDA was started in this process, or in other workers, so that the test could
             not have GPUs of its own.
@@ -82,8 +78,19 @@ def _allocate(asked: Mapping[str, object]) -> HeldLease:
     """Allocate as gpulaunch.allocate does, but wait for no GPU that another worker keeps."""
     kept: set[str] = set()
     while True:
+        ended = threading.Event()
+        attempt = attempt_to_allocate(_without(asked, kept), ended.set)
+        attempt.start()
         try:
-            lease = _allocate_unless_kept(asked, kept)
+            while not ended.wait(_LOOK_S):
+                now_kept = _kept_by_other_workers()
+                if not now_kept <= kept:
+                    kept |= now_kept
+                    attempt.give_up()
+                    ended.wait()  # else the next attempt meets its own ticket
+                    break
+            else:
+                return attempt.result()
         except RefusedError as problem:
             if not kept:
                 raise
@@ -92,31 +99,12 @@ def _allocate(asked: Mapping[str, object]) -> HeldLease:
                 " the run ends",
                 f"use fewer workers, or {_FORK}",
             ) from None
-        if lease:
-            return lease
-
-
-def _allocate_unless_kept(asked: Mapping[str, object], kept: set[str]) -> HeldLease | None:
-    """Allocate; give up and return None as soon as more GPUs are kept, which are then in `kept`."""
-    ended = threading.Event()
-    attempt = attempt_to_allocate(_without(asked, kept), ended.set)
-    attempt.start()
-    try:
-        while not ended.wait(_LOOK_S):
-            now_kept = _kept_by_other_workers()
-            if not now_kept <= kept:
-                kept |= now_kept
-                attempt.give_up()
-                ended.wait()  # else the next attempt meets its own ticket
-                return None
-        return attempt.result()
-    except BaseException:
-        attempt.give_up()
-        raise
+        except BaseException:
+            attempt.give_up()
+            raise
 
 
 def _without(asked: Mapping[str, object], kept: set[str]) -> Mapping[str, object]:
-    """Return a request that excludes more GPUs."""
     if not kept:
         return asked
     excluded = asked.get("exclude", ())

@@ -50,8 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("gpus_fork") or config.getini("gpus_fork"):
         from gpulaunch.pytest_plugin.forked import ForkedTests
 
-        forked = ForkedTests(lambda item: item.get_closest_marker("gpus") is not None)
-        config.pluginmanager.register(forked, "gpulaunch-fork")
+        config.pluginmanager.register(ForkedTests(), "gpulaunch-fork")
 
 
 def _option(config: pytest.Config, name: str) -> str | None:
@@ -59,7 +58,6 @@ def _option(config: pytest.Config, name: str) -> str | None:
 
 
 def _from_mark(config: pytest.Config, mark: pytest.Mark) -> "dict[str, object]":
-    """Return the arguments of gpulaunch.allocate for one test."""
     if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
         problem = TypeError("it takes one number of GPUs, and the rest by name")
         raise _end_without_gpus(config, problem)
@@ -90,7 +88,6 @@ def _take_lease(config: pytest.Config, name: str, asked: "dict[str, object]") ->
 
 
 def _from_options(config: pytest.Config) -> "dict[str, object]":
-    """Return the arguments of gpulaunch.allocate for all tests of a run."""
     wait, topology = _option(config, "gpus_wait"), _option(config, "gpus_topology")
     asked: dict[str, object] = {"wait": wait != "0"}
     if wait not in (None, "0"):

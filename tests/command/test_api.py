@@ -375,14 +375,14 @@ def test_asyncio_goes_on_while_a_lease_is_waited_for(launcher: Launcher) -> None
     """A task that waits for GPUs blocks no other, and gets what another task has freed."""
 
     async def other() -> tuple[int, ...]:
-        async with gpulaunch.aallocate(8, topology=DGX1) as first:
+        with await gpulaunch.aallocate(8, topology=DGX1) as first:
             waiter = asyncio.create_task(waits())
             await asyncio.to_thread(await_ticket, launcher)
         assert not waiter.done()
         return (*first.gpus, *await waiter)
 
     async def waits() -> tuple[int, ...]:
-        async with gpulaunch.aallocate(2, topology=DGX1, wait=True) as lease:
+        with await gpulaunch.aallocate(2, topology=DGX1, wait=True) as lease:
             assert len(launcher.records()) == 1
             return lease.gpus
 
@@ -394,7 +394,7 @@ def test_a_cancelled_wait_has_left_the_queue(launcher: Launcher) -> None:
     """Whoever awaits a cancelled wait finds its ticket gone, and gets what is free then."""
 
     async def cancels() -> None:
-        async with gpulaunch.aallocate(1, topology=DGX1) as lease:
+        with await gpulaunch.aallocate(1, topology=DGX1) as lease:
             waiter = asyncio.create_task(waits())
             await asyncio.to_thread(await_ticket, launcher)
             waiter.cancel()

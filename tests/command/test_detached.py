@@ -468,8 +468,7 @@ def test_attach_without_a_terminal(site: Site) -> None:
     site.held("a")
     done = site.launcher.run("attach", "a")
     how = "-d --terminal gives a job one"
-    how += "" if shutil.which("dtach") else ", with dtach installed"
-    error = complaint(f"a has no terminal: {how}", "'gpulaunch logs -f a' follows its output")
+    error = complaint(f"a has no terminal: {how}", "'gpulaunch logs -f a' shows its output")
     assert (done.returncode, done.stderr) == (2, error)
     site.end("a")
     assert site.wait("a") == 3

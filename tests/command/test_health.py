@@ -169,7 +169,6 @@ def test_draining_and_undraining(launcher) -> None:
     reason = f"8 GPUs requested: 7 of 8 are free, 1 is out of service (GPU 2: {why})"
     assert (run.returncode, run.stderr) == (75, complaint(reason, STATUS_HINT))
     assert f"GPU 2 is drained by {who} for " in launcher.run("status").stdout
-    assert health_of(launcher) == (0, [("warning", f"GPU 2 is {why}")])
     assert launcher.run("-n", "all", *SHOW_GPUS).stdout == "0,1,3,4,5,6,7\n"
     back = f"GPU 2 of {os.uname().nodename}"
     assert outcome(launcher, "undrain", "2") == (0, f"{back} in service again\n", "")

@@ -259,7 +259,7 @@ def test_restart_policy(host: Containers) -> None:
 def test_free(host: Containers) -> None:
     """`gpulaunch free` tells a container to end first, also a paused one that nobody watches.
 
-    No policy starts it again. Before, doctor says that nobody watches it.
+    No policy starts it again.
     """
     script = "trap 'echo told; exit 0' TERM; echo ready; sleep 1000 & wait"
     host.detached(*RUN, "-d", "--restart", "always", IMAGE, "sh", "-c", script)
@@ -268,11 +268,6 @@ def test_free(host: Containers) -> None:
     kill_watcher(host)
     assert "keeps its GPUs: container job is paused" in host.run("status").stdout
     lease = host.lease()
-    found = json.loads(host.run("doctor", "--json").stdout)["findings"]
-    alone = "its launcher and companion are gone, and its container goes on"
-    assert (f"lease {lease['id']} (root): {alone}", f"'gpulaunch free {lease['id']}' ends it") in [
-        (one["text"], one["hint"]) for one in found
-    ]
     done = host.run("free", lease["id"])
     assert (done.returncode, done.stdout) == (0, f"ended {lease['id']} (GPUs 0,3)\n")
     assert (host.launcher.records(), host.state("job")) == ([], "exited")

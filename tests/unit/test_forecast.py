@@ -66,7 +66,6 @@ def test_a_range_leaves_out_the_earliest_and_the_latest() -> None:
     """Of 100 replays that start after 100 to 199 s the range holds those from 111 to 188."""
     (found,) = predict_starts([running(*range(8), seconds=100)], waiting(ticket(1)), BUSY, ALL, 5.0)
     assert found == StartRange(111.0, 150.0, 188.0)
-    assert found.text == "in 1.9 to 3.1 min"
 
 
 def test_the_queue_keeps_its_order_and_its_rule() -> None:

@@ -6,12 +6,11 @@ from datetime import datetime, timedelta, timezone
 from itertools import product
 
 import pytest
-from values import box, lease, machine, ticket
+from values import box, lease, ticket
 
-from gpulaunch.cli.screen import Console, Grid, cut, make_console
+from gpulaunch.cli.screen import Console, Grid, Parts, cut, make_console
 from gpulaunch.cli.status import Status, of_user, openmetrics_text
 from gpulaunch.cli.status_table import (
-    gpu_places,
     gpus_cell,
     gpus_view,
     job_names,
@@ -19,11 +18,12 @@ from gpulaunch.cli.status_table import (
     jobs_table,
     state_of,
     status_table,
+    title_of,
     waiting,
 )
 from gpulaunch.cli.top import TopScreen
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import Load
 from gpulaunch.machine.find import Machine
@@ -114,14 +114,6 @@ def test_text_of_others_is_text() -> None:
     ]
 
 
-def test_rows_become_lines_at_last() -> None:
-    """Where not even the columns that stay have room, each cell has a line, and none is missing."""
-    lines = printed(sample(), 24)
-    text = " ".join(" ".join(lines).split())
-    assert "id: 0123456789ab user: alice since: 2 h 05 min profile: vgg16 command: train" in text
-    assert max(map(len, lines)) <= 24
-
-
 # Words
 
 
@@ -180,7 +172,7 @@ def test_one_table() -> None:
         {"name": "last", "user": "bob", "gpus": 2, "since": "2026-01-02T05:09:00Z"}
         | {"after": ["exp1"], "command": ["sh", "x y"]}
     ]
-    lines = printed(status_table(told, NOW), 200)
+    lines = [title_of(told), *printed(Parts(*status_table(told, NOW)), 200)]
     assert lines[0] == "box: 2 of 8 GPUs free: 6-7 (test)"
     rows = [re.split("  +", line) for line in (lines[1], *lines[3:7])]
     assert rows == [
@@ -190,7 +182,19 @@ def test_one_table() -> None:
         ["exp1", "waiting", "bob", "any 4", "2 h 05 min", "python train.py ''"],
         ["last", "waiting", "bob", "any 2", "1 min", "after exp1", "sh 'x y'"],
     ]
-    assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
+    assert lines[7:] == []
+
+
+def test_one_row_for_a_step() -> None:
+    """The leases of a step's ranks are one row, in the order of ranks whichever began first."""
+    engine = {"engine": "slurm", "id": "7.0", "user_id": 1000, "ranks": 2}
+    step = [
+        lease("abc100000001", 0, 1, name="r1", engine_job=EngineJob(**engine, rank=1)),
+        lease("abc000000001", 5, 4, name="r0", engine_job=EngineJob(**engine, rank=0)),
+    ]
+    told = Status(Machine(box(), (), None), Snapshot(step, [])).document()
+    row = re.split("  +", printed(Parts(*status_table(told, NOW)), 200)[2])
+    assert (row[0], row[3]) == ("r0", "5,4,0,1")
 
 
 def test_predicted_start() -> None:
@@ -214,28 +218,12 @@ def test_why_nobody_has_a_gpu() -> None:
     for problems, want in (([], "free"), ([FailedError("garbage")], "granted to nobody now")):
         status.problems = problems
         told = of_user(status.document(), "nobody")
-        lines = printed(gpus_view(told, gpu_places(box(3)), NOW), 200)
-        assert [line.split("  ")[-1].strip() for line in lines[3:6]] == [
+        lines = printed(Parts(*gpus_view(told, NOW)), 200)
+        assert [line.split("  ")[-1].strip() for line in lines[2:5]] == [
             "of another user",
             want,
             want,
         ]
-
-
-# Places
-
-
-def test_places() -> None:
-    """GPUs stand by socket; NVLinks are told of where they do not join all."""
-    for topology, want in (
-        (machine("dgx1-v100"), {"NUMA node 0": (0, 1, 2, 3), "NUMA node 1": (4, 5, 6, 7)}),
-        (
-            machine("power8-minsky"),
-            {"NUMA node 0, NVLink joins 0-1": (0, 1), "NUMA node 1, NVLink joins 2-3": (2, 3)},
-        ),
-        (box(3), {"": (0, 1, 2)}),
-    ):
-        assert dict(gpu_places(topology)) == want
 
 
 # The screen of top
@@ -243,7 +231,7 @@ def test_places() -> None:
 
 def top(waiting: int = 3, selected: str = "") -> TopScreen:
     """Return what alice sees of a box."""
-    shown = TopScreen(gpu_places(box()), "alice")
+    shown = TopScreen("alice")
     shown.update(document(waiting=waiting))
     shown.selected = selected
     return shown
@@ -258,22 +246,6 @@ def test_the_screen_is_full_and_no_more() -> None:
         assert max(line.cell_len for line in lines) <= width, selected
 
 
-def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:
-    """The screen says how many lines come before and after those that it shows."""
-    shown, made = top(40), screen(80, 16)
-
-    def rows() -> tuple[str, list[str]]:
-        text = [line.plain for line in shown.lines(NOW, made)]
-        (note,) = (line for line in text if line.endswith((" more", " before")))
-        return note, [line.split()[0] for line in text if line.startswith("exp")]
-
-    assert rows() == ("41 more", [])
-    shown.scroll(30)
-    assert rows() == ("24 before, 17 more", [f"exp{n}" for n in range(12, 24)])
-    shown.scroll(100)
-    assert rows() == ("41 before", [f"exp{n}" for n in range(29, 41)])
-
-
 def test_selection_goes_through_leases_and_tickets() -> None:
     """The key j goes through leases by their GPUs, then through the queue, and stays at the end."""
     shown, seen = top(), []
@@ -281,7 +253,7 @@ def test_selection_goes_through_leases_and_tickets() -> None:
         shown.step(1)
         seen.append(shown.selected)
     assert [int(one, 16) & 0xF for one in seen] == [1, 2, 1, 2, 3, 3]
-    shown.scroll(0)
+    shown.selected = ""
     shown.step(-1)
     assert shown.selected == "000000000003"
 
@@ -291,8 +263,7 @@ def test_a_selected_job_is_shown_in_full() -> None:
     lines = top(selected="abcd00000001").lines(NOW, screen(40, 24))
     text = " ".join(line.plain for line in lines)
     assert (
-        "my job (abcd00000001) of alice, running, GPUs 0-3, for 2 h 05 min of 2 h, over its limit, "
-        in text
+        "abcd00000001, my job, running, alice, 0-3, 2 h 05 min of 2 h, python train.py ''" in text
     )
     reverse = [line.plain for line in lines if "reverse" in str(line.style)]
     assert [line[0] for line in reverse] == ["0", "1", "2", "3"]
