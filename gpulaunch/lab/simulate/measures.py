@@ -76,14 +76,12 @@ class Replay(Record):
     Attributes:
         topology: name of the machine.
         rules: rules of the replay.
-        seed: seed of the trace; None if it was not generated.
         jobs: measures of each job, in the order of starts.
         utilization: share of GPU time until the last end in which a GPU was held, 0 to 1.
     """
 
     topology: str
     rules: Rules
-    seed: int | None
     jobs: tuple[ReplayedJob, ...]
     utilization: float
 
@@ -127,20 +125,19 @@ def quartiles(values: Iterable[float]) -> dict[str, float] | None:
     }
 
 
-def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
+def measure(topology: Topology, stays: Sequence[Stay], rules: Rules) -> Replay:
     """Return the measures of a replay.
 
     Args:
         stays: stays of all jobs, in the order of starts.
         rules: rules of the replay.
-        seed: seed of the trace.
     """
     yardstick, own = yardstick_of(topology, "cut"), yardstick_of(topology, rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
     whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)
     whole_s *= len(topology.gpus) * rules.machines
     utilization = _sum_held(stays) / whole_s if whole_s else 0.0
-    return Replay(topology.name, rules, seed, jobs, utilization)
+    return Replay(topology.name, rules, jobs, utilization)
 
 
 def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:

@@ -155,7 +155,7 @@ class Simulator:
             tick_s=tick_s,
         )
         stays = simulate(self.topology, trace.jobs, rules)
-        return measure(self.topology, stays, rules, None)
+        return measure(self.topology, stays, rules)
 
     def place(
         self,
