@@ -30,10 +30,6 @@ class Trace(Record):
 def read_trace(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Trace:
     """Return the jobs of a file as they would be launched, with settings and profiles.
 
-    Args:
-        file: the file, whose form has been checked.
-        machine: machine to launch on.
-
     Raises:
         UsageError: a setting is wrong, with path and line; or a job has no run time.
     """
@@ -47,7 +43,6 @@ class TraceReader:
 
     Args:
         profiles: profiles in the file of jobs, by name.
-        machine: machine to launch on.
     """
 
     def __init__(
@@ -59,12 +54,7 @@ class TraceReader:
         self._known: dict[object, tuple[Request, Profile]] = {}
 
     def read(self, number: int, entry: Entry) -> SimulatedJob:
-        """Read one job.
-
-        Args:
-            number: its place in the file.
-            entry: the job in the file.
-        """
+        """Read one job; the number is its place in the file."""
         request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
