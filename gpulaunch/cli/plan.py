@@ -242,7 +242,6 @@ def _cost(cost: Cost) -> Document:
 
 
 def _draw_plan(document: Document) -> None:
-    """Draw what to run together, and what alone and why."""
     predicted, groups = document["predicted"], document["groups"]
     jobs = len({job["name"] for group in groups for job in group["jobs"]})
     counts = f"{counted(jobs, 'job')} in {counted(len(groups), 'group')}"

@@ -110,7 +110,6 @@ def _add_gpus(parser: Parser) -> None:
 
 
 def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
-    """Return the machine, its table, and the GPUs that are named."""
     shown, table = read_shown(options.topology, warn, use=False)
     names = ",".join(options.gpus).split(",")
     return shown.machine, table, list(select_gpus(shown.machine.topology, names, "GPU"))

@@ -16,17 +16,12 @@ from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import UsageError, counted, printable
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import document_text
-from gpulaunch.lab.simulate.event_loop import Rules, simulate
 from gpulaunch.lab.simulate.generate import GENERATORS
-from gpulaunch.lab.simulate.measures import Replay, ReplayedJob, measure, quartiles
-from gpulaunch.lab.simulate.read_simulation import read_trace
-from gpulaunch.lab.simulate.simulator import SIMULATED_MODELS, generate_trace
+from gpulaunch.lab.simulate.measures import Replay, ReplayedJob, quartiles
+from gpulaunch.lab.simulate.simulator import SIMULATED_MODELS, Simulator, generate_trace
 from gpulaunch.lab.simulate.time_model import MODELS
-from gpulaunch.launch.job_file import load_jobs
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
-from gpulaunch.launch.surroundings import shown_machine
-from gpulaunch.machine.find import Machine
-from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
+from gpulaunch.placement.policies import DEFAULT_POLICY
 
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
@@ -47,8 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         trace = generate_trace(options.generate, options.seed or 0, options.count)
         print(document_text(trace), end="")
         return 0
-    machine = shown_machine(options.topology, warn)
-    runs = [_run_document(replay, options.seed) for replay in _run_replays(options, machine)]
+    runs = _run_documents(options)
     if options.json:
         print_json({"runs": runs})
     else:
@@ -127,24 +121,25 @@ def _each(parse: Callable[[str], str]) -> Callable[[str], list[str]]:
     return value_by(read)
 
 
-def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
-    jobs = read_trace(load_jobs(options.jobs), machine, warn).jobs
-    replays = []
+def _run_documents(options: Namespace) -> list[Document]:
+    simulator = Simulator(options.topology, warn=warn)
+    trace = simulator.read_trace(options.jobs)
+    documents = []
     for policy in options.policy:
-        rules = Rules(
-            policy=policy,
-            model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
-            machines=options.machines,
-            queue=options.queue,
-            time_models=tuple(name for name in options.time_model if name != "fixed"),
-        )
         try:
-            stays = simulate(machine.topology, jobs, rules)
+            replay = simulator.replay(
+                trace,
+                policy,
+                machines=options.machines,
+                queue=options.queue,
+                time_models=[name for name in options.time_model if name != "fixed"],
+                bandwidth_model=options.bandwidth_model,
+            )
         except UsageError as problem:
             message = f"{printable(options.jobs)}: {problem.message}"
             raise UsageError(message, problem.hint) from None
-        replays.append(measure(machine.topology, stays, rules))
-    return replays
+        documents.append(_run_document(replay, options.seed))
+    return documents
 
 
 def _run_document(replay: Replay, seed: int | None) -> Document:
@@ -207,7 +202,6 @@ def _job_document(one: ReplayedJob) -> Document:
 
 
 def _draw_tables(runs: Sequence[Document]) -> None:
-    """Draw what was replayed and how, a table of all jobs, and one of the sensitive ones."""
     first = runs[0]
     machines = printable(first["topology"])
     if first["machines"] > 1:

@@ -166,8 +166,7 @@ def find_allocation(
 
     Args:
         environment: variables that an engine sets.
-        launcher: srun or mpirun with options of the user's, or None.
-        hostfile: file of hosts for Open MPI, or None.
+        launcher: srun or mpirun with options of the user's.
 
     Raises:
         UsageError: there is none, or the arguments contradict each other.

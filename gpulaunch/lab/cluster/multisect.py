@@ -121,7 +121,6 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 def _multisect(
     rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int
 ) -> list[list[int]]:
-    """Divide ranks into parts of given sizes by recursive bisection."""
     if len(sizes) == 1:
         return [list(members)]
     middle, first = _middle(sizes)

@@ -158,7 +158,6 @@ class _Simulation:
         return self._numbers
 
     def _process_time(self) -> None:
-        """Process all events of one time."""
         now = self._events[0][0]
         ends: list[Stay] = []
         while self._events and self._events[0][0] == now:

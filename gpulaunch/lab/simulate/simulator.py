@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.decide.decide import decide
@@ -71,6 +71,7 @@ class Simulator:
 
     Args:
         topology: name or file of a described machine; None for this machine.
+        warn: called with each warning; by default they are logged.
 
     Attributes:
         topology: the machine: its `gpus` and `links`, and `to_networkx()`.
@@ -88,8 +89,11 @@ class Simulator:
         preserve: 2199 s
     """
 
-    def __init__(self, topology: str | None = None) -> None:
-        self._machine = shown_machine(topology, _log.warning)
+    def __init__(
+        self, topology: str | None = None, *, warn: Callable[[str], None] = _log.warning
+    ) -> None:
+        self._warn = warn
+        self._machine = shown_machine(topology, warn)
         self.topology = self._machine.topology
 
     def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
@@ -106,7 +110,7 @@ class Simulator:
             UsageError: a job is wrong, or has no run time.
         """
         file = read_jobs(trace) if isinstance(trace, Mapping) else load_jobs(os.fspath(trace))
-        return read_trace(file, self._machine, _log.warning)
+        return read_trace(file, self._machine, self._warn)
 
     def replay(
         self,
@@ -188,7 +192,7 @@ class Simulator:
         name = one_of(POLICIES, "policy")(policy)
         model = _read_model(bandwidth_model or POLICIES[name].bandwidth_model)
         entry = read_jobs({"job": [job]}).entries[0]
-        request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
+        request, _ = TraceReader({}, self._machine, self._warn).request(entry)
         request = replace(request, policy=name, bandwidth_model=model)
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")
