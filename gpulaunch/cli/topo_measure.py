@@ -27,7 +27,9 @@ from gpulaunch.process.libc import ENDING_SIGNALS
 def measure_links(path: str | None, *, as_json: bool) -> int:
     """Measure this machine, write its machine file, and print every figure beside the models.
 
-    The file is by default this user's own of this machine.
+    Args:
+        path: path of the file; None for this user's own file of this machine.
+        as_json: whether to print a document instead of a table.
     """
     file = path or own_machine_file(os.uname().nodename)
     if path is None:
@@ -88,6 +90,7 @@ def _tell(text: str) -> None:
 
 
 def _draw(comparisons: Sequence[Comparison]) -> None:
+    """Draw every measured set beside the models' figures, and the models' errors."""
     columns = ("measured", "cut", "Eq. 2")
     table = Grid("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
