@@ -19,8 +19,7 @@ if TYPE_CHECKING:
         WouldWaitError,
     )
     from gpulaunch.lab.simulate.measures import Replay, ReplayedJob
-    from gpulaunch.lab.simulate.read_simulation import Trace
-    from gpulaunch.lab.simulate.simulator import Simulator, generate_trace
+    from gpulaunch.lab.simulate.simulator import Simulator, Trace, generate_trace
     from gpulaunch.placement.policies import Placement
     from gpulaunch.placement.problem import Scores
 
@@ -55,7 +54,7 @@ _MODULES = {
     "ReplayedJob": "lab.simulate.measures",
     "Scores": "placement.problem",
     "Simulator": "lab.simulate.simulator",
-    "Trace": "lab.simulate.read_simulation",
+    "Trace": "lab.simulate.simulator",
     "aallocate": "api.allocate",
     "allocate": "api.allocate",
     "generate_trace": "lab.simulate.simulator",

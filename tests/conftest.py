@@ -37,7 +37,7 @@ os.environ["XDG_CONFIG_HOME"] = (
     "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
 )
 os.environ["XDG_STATE_HOME"] = "/dev/null"  # nothing can be made there: no history of tests
-# Without one, matplotlib makes a temporary directory, which each forked process removes at its end.
+# Of examples/draw_machine.py, which would else make its own for each run.
 os.environ["MPLCONFIGDIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "matplotlib")
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"

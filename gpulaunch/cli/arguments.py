@@ -240,7 +240,7 @@ def _is_part(word: str) -> bool:
     return word[:1] in tuple("0123456789.") and set(word) <= set("0123456789./% ")
 
 
-def add_topology(parser: Parser) -> None:
+def add_topology(parser: "Parser | argparse._MutuallyExclusiveGroup") -> None:
     """Add the option that every command about a machine has."""
     parser.add_argument(
         "--topology", metavar="NAME|FILE", help="a described machine instead of this one"

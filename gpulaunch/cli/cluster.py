@@ -83,8 +83,6 @@ def make_parser() -> Parser:
 def cluster_map(arguments: Sequence[str]) -> int:
     """Map a job's ranks, and print or write the mapping."""
     options = cluster_map_parser().parse_args(arguments)
-    if options.output == "":
-        raise UsageError("--output has an empty value")
     cluster = load_cluster(options.cluster)
     problem = _pose(options, cluster)
     mapping, document = _solve(options, problem)
@@ -94,7 +92,7 @@ def cluster_map(arguments: Sequence[str]) -> int:
             "default": _judgement_document(before),
             "chosen": _judgement_document(judge(problem, mapping)),
         }
-    if options.output:
+    if options.output is not None:
         make_directory(options.output)
         files = {name: make(cluster, mapping) for name, make in ENGINE_FILES.items()}
         files["map.json"] = json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -207,7 +207,6 @@ def _text(*arguments: str, directory: str | None = None) -> str:
 
 
 def _run(*arguments: str, directory: str | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """Run a gpulaunch command to its end."""
     try:
         done = subprocess.run(  # noqa: S603  no shell reads it
             [*own_command(), *arguments],

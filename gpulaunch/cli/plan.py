@@ -44,7 +44,6 @@ _JOB: FieldTable = {
     "power_w": (0.0, 1e5),
     "duration_s": (0.001, 1e9),
     "repetitions": (1, 1_000_000),
-    "parallel": (1, 1024),
     "after": ListOf(str),
 }
 _FIGURES = {
@@ -120,28 +119,19 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[Planne
         idle_is_estimated="idle_power_w" not in top,
     )
     jobs: list[PlannedJob] = []
-    workflows: dict[str, list[str]] = {}  # what the workflows of each job are called
-    taken: set[str] = set()
     for place, entry in enumerate(top["job"]):
         where: Path = ("job", place)
-        job, parallel = _job(entry, where, site)
-        after: list[str] = []
+        job = _job(entry, where, site)
+        before = [one.name for one in jobs]
+        if job.name in before:
+            raise FieldError((*where, "name"), f"name: there are two jobs {quoted(job.name)}")
         for name in job.after:
-            if name not in workflows:
+            if name not in before:
                 raise FieldError(
                     (*where, "after"),
                     f"after: no job before this one in the file is called {quoted(name)}",
                 )
-            after += workflows[name]
-        names = [job.name]
-        if parallel > 1:
-            names = [f"{job.name} {number}/{parallel}" for number in range(1, parallel + 1)]
-        for name in (job.name, *names):
-            if name in taken:
-                raise FieldError((*where, "name"), f"name: there are two jobs {quoted(name)}")
-        taken.update((job.name, *names))
-        workflows[job.name] = names
-        jobs += [replace(job, name=name, after=tuple(after)) for name in names]
+        jobs.append(job)
     return model.name, site, jobs
 
 
@@ -154,8 +144,7 @@ def _parsed(parse: Callable[[str], _Value], text: str, where: Path) -> _Value:
         raise FieldError(where, f"{where[-1]}: {problem.message}{hint}") from None
 
 
-def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
-    """Return one workflow of a job, with the name of the job, and how many there are."""
+def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
     table = checked(entry, _JOB, where=where)
     profile = Profile()
     if "profile" in table:
@@ -181,15 +170,8 @@ def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
         raise FieldError(
             where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}"
         )
-    repetitions, parallel = table.get("repetitions", 1), table.get("parallel", 1)
-    if repetitions % parallel:
-        raise FieldError(
-            (*where, "parallel"),
-            f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly",
-        )
-    after = tuple(table.get("after", ()))
-    tasks = repetitions // parallel
-    return PlannedJob(name, client, known.resources.duration_s, tasks, after), parallel
+    tasks, after = table.get("repetitions", 1), tuple(table.get("after", ()))
+    return PlannedJob(name, client, known.resources.duration_s, tasks, after)
 
 
 def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
@@ -242,7 +224,6 @@ def _cost(cost: Cost) -> Document:
 
 
 def _draw_plan(document: Document) -> None:
-    """Draw what to run together, and what alone and why."""
     predicted, groups = document["predicted"], document["groups"]
     jobs = len({job["name"] for group in groups for job in group["jobs"]})
     counts = f"{counted(jobs, 'job')} in {counted(len(groups), 'group')}"

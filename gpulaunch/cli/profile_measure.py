@@ -122,12 +122,7 @@ def _parse_progress(text: str) -> re.Pattern[bytes]:
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Measure a job, and write the result.
-
-    Args:
-        arguments: arguments before the --.
-        command: argv of the job; None if there is no --.
-    """
+    """Measure a job, which is the command after the --, and write the result."""
     options, words = make_parser().parse_known_args(arguments)
     given = _read_launch_options(words)
     if not command:

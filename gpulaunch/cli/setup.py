@@ -1,8 +1,6 @@
 """`gpulaunch setup`, `drain` and `undrain`: what is made for all users, and GPUs out of service."""
 
 import os
-import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,7 +17,6 @@ from gpulaunch.leases.wake import WAKE, ring
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, gpus_named
 
-_NVIDIA_DOCKER = "nvidia-docker"
 _TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
 _ENTRY = f"""# made by gpulaunch setup: the allocation table, on which all users' launchers agree
 d {SET_UP} 1777 root root -
@@ -27,17 +24,10 @@ d {SET_UP} 1777 root root -
 
 
 def setup(arguments: Sequence[str]) -> int:
-    """Make the state directory for good, the directory of all users' history, or nvidia-docker."""
-    parser = setup_parser()
-    options = parser.parse_args(arguments)
-    if options.history and options.nvidia_docker:
-        parser.error("--history and --nvidia-docker are two calls")
-    if options.history:
+    """Make the state directory for good, or the directory of all users' history."""
+    if setup_parser().parse_args(arguments).history:
         set_up_history()
         print(f"{COMMON} holds the history of all users' launches from now on")
-    elif options.nvidia_docker:
-        link = _link(sys.argv[0])
-        print(f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container")
     else:
         _set_up()
         print(
@@ -53,41 +43,12 @@ def setup_parser() -> Parser:
         f"Make {SET_UP}, the allocation table of all users, now and after every boot.",
     )
     parser.add_argument(
-        "--nvidia-docker",
-        action="store_true",
-        help="only make a program nvidia-docker beside gpulaunch: its containers get leases (needs "
-        "no root where you may write)",
-    )
-    parser.add_argument(
         "--history",
         action="store_true",
         help=f"only make {COMMON}, where all users' launches get their lines of the history, so "
         "that 'gpulaunch history --everyone' shows them (as root)",
     )
     return parser
-
-
-def _link(program: str) -> str:
-    """Make a link nvidia-docker to gpulaunch beside it, unless it is there; return its path."""
-    if os.path.basename(program) != "gpulaunch":
-        raise UsageError(
-            f"--nvidia-docker makes a link to the program gpulaunch, but this is {program}"
-        )
-    link = os.path.join(os.path.dirname(os.path.abspath(program)), _NVIDIA_DOCKER)
-    if not os.path.lexists(link):
-        try:
-            os.symlink(os.path.basename(program), link)
-        except OSError as problem:
-            raise call_failed(link, problem) from None
-    elif not os.path.islink(link) or os.path.realpath(link) != os.path.realpath(program):
-        raise FailedError(
-            f"{link} is there already, and is not gpulaunch's",
-            "remove it, or have an earlier directory of PATH with gpulaunch in it",
-        )
-    found = shutil.which(_NVIDIA_DOCKER)
-    if found != link:
-        warn(f"PATH finds {found or 'no nvidia-docker'}, not {link}")
-    return link
 
 
 def drain(arguments: Sequence[str]) -> int:
@@ -149,7 +110,6 @@ def _add_gpus(parser: Parser) -> None:
 
 
 def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
-    """Return the machine, its table, and the GPUs that are named."""
     shown, table = read_shown(options.topology, warn, use=False)
     names = ",".join(options.gpus).split(",")
     return shown.machine, table, list(select_gpus(shown.machine.topology, names, "GPU"))

@@ -1,4 +1,4 @@
-"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links.
+"""`gpulaunch topo`: print, export or measure the GPUs and their links.
 
 Colour adds to the words and never replaces them.
 """
@@ -8,13 +8,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import Parts, Text, draw
 from gpulaunch.errors import UsageError, counted, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.launch.surroundings import read_shown, shown_machine
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
@@ -46,39 +46,29 @@ _TOGETHER: dict[PathType, str] = {
     "NODE": " on host bridges of their own",
     "SYS": "",
 }
-_STATES = {  # state of a GPU in `gpulaunch status --json`: fill colour and meaning
-    "free": ("#e3f4e6", "free"),
-    "leased": ("#dbe8fd", "leased"),
-    "shared": ("#ece3f8", "leased and shared"),
-    "outside": ("#fde4e1", "in use outside gpulaunch"),
-    "drained": ("#e6e8eb", "drained"),
-    "barred": ("#fbe3b8", "barred by a fault"),
-}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Show one machine."""
     options = make_parser().parse_args(arguments)
-    _check_options(options)
+    if options.gpu_model is not None and options.text is None:
+        raise UsageError("--gpu-model goes with --import")
+    if options.json and options.output is not None and not options.measure:
+        raise UsageError("--json and -o are given: one of them is enough")
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_links  # late: with the Python API
 
         return measure_links(options.output, as_json=options.json)
-    states: Mapping[int, tuple[str, str]] = {}
     if options.text == "-":
         called = None if options.output == "-" else options.output
         topology = load_text_machine("/dev/stdin", called, options.gpu_model)
     elif options.text is not None:
         topology = load_text_machine(options.text, gpu_model=options.gpu_model)
-    elif options.dot is not None:
-        topology, states = _used_machine(options.topology)
     else:
         topology = shown_machine(options.topology, warn).topology
-    if options.dot is not None:
-        write_text(options.dot, topology_dot(topology, states))
-    elif options.json:
+    if options.json:
         print_json(topology_document(topology))
-    elif options.output or options.text:
+    elif options.output is not None or options.text is not None:
         write_text(options.output or "-", document_text(machine_document(topology)))
     else:
         on_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -90,12 +80,16 @@ def main(arguments: Sequence[str]) -> int:
 def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
-    add_topology(parser)
-    parser.add_argument(
+    machine = parser.add_mutually_exclusive_group()
+    add_topology(machine)
+    machine.add_argument(
         "--import",
         metavar="FILE",
         dest="text",
         help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
+    )
+    machine.add_argument(
+        "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
     )
     parser.add_argument(
         "--gpu-model",
@@ -104,46 +98,12 @@ def make_parser() -> Parser:
     )
     add_json(parser)
     parser.add_argument(
-        "--dot", metavar="FILE", help="write a graph for Graphviz, with what is leased in colour"
-    )
-    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
         help="write a machine file, to try it elsewhere with --topology",
     )
-    parser.add_argument(
-        "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
-    )
     return parser
-
-
-def _check_options(options: Namespace) -> None:
-    """Check that at most one form of output and one machine are given."""
-    asked = {
-        "--json": options.json and not options.measure,  # which can print its figures as JSON
-        "--dot": options.dot is not None,
-        "--measure": options.measure,
-    }
-    forms = [flag for flag, is_given in asked.items() if is_given]
-    if options.output is not None and forms != ["--measure"]:
-        forms.append("-o")
-    for flag, value in {
-        "--output": options.output,
-        "--dot": options.dot,
-        "--import": options.text,
-        "--gpu-model": options.gpu_model,
-    }.items():
-        if value == "":
-            raise UsageError(f"{flag} has an empty value")
-    if len(forms) > 1:
-        raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
-    if options.text is not None and options.topology is not None:
-        raise UsageError("--import and --topology are given: each names the machine")
-    if options.gpu_model is not None and options.text is None:
-        raise UsageError("--gpu-model goes with --import")
-    if options.measure and (options.text is not None or options.topology is not None):
-        raise UsageError("--measure is about this machine, but another one is named")
 
 
 def topology_document(topology: Topology) -> Document:
@@ -188,67 +148,6 @@ def topology_document(topology: Topology) -> Document:
             for link in topology.links
         ],
     }
-
-
-def _used_machine(name: str | None) -> tuple[Topology, dict[int, tuple[str, str]]]:
-    """Return a machine, and by index of a GPU its state and its users."""
-    from gpulaunch.cli.status import Status  # late: for --dot only
-
-    shown, table = read_shown(name, warn)
-    machine = shown.machine
-    document = Status(machine, table.peek(problems=[]).of(machine)).document()
-    users = {lease["id"]: lease["user"] for lease in document["leases"]}
-    states = {}
-    for gpu in document["gpus"]:
-        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
-        states[gpu["index"]] = (gpu["state"], ", ".join(names))
-    return machine.topology, states
-
-
-def topology_dot(topology: Topology, states: Mapping[int, tuple[str, str]]) -> str:
-    """Return the machine as a graph in the language of Graphviz, with a cluster for each socket.
-
-    A GPU whose state and users are given by its index has the colour of that state.
-    """
-    by_index = {gpu.index: gpu for gpu in topology.gpus}
-    lines = [
-        f"graph {_quoted(topology.name)} {{",
-        f"  label={_quoted(_title(topology))}",
-        "  layout=fdp; K=3",  # of Graphviz's layouts the one for clusters that all are linked
-        '  node [shape=box, style="rounded,filled", fillcolor=white]',
-    ]
-    tree = machine_tree(topology)
-    for number, socket in enumerate(tree.sockets):
-        name = "" if socket.path == "SYS" else _socket_name(socket)
-        node = f"node {socket.node}" if tree.kind == "network" else ""
-        label = ", ".join(filter(None, (node, name)))
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(label)}"]
-        for index in socket.gpus:
-            gpu = by_index[index]
-            words = [f"GPU {gpu.name}", gpu.model]
-            if gpu.numa_node is not None:
-                words.append(f"NUMA {gpu.numa_node}")
-            colour = ""
-            if index in states:
-                state, users = states[index]
-                fill, meaning = _STATES[state]
-                words.append(f"{meaning}: {users}" if users else meaning)
-                colour = f', fillcolor="{fill}"'
-            lines.append(f"    {index} [label={_quoted(*words)}{colour}]")
-        lines.append("  }")
-    for link in topology.links:
-        label = _quoted(_link_name(link), f"{link.bandwidth_gb_per_s:.4g} GB/s")
-        style = "color=gray"
-        if link.nvlink_count:
-            style = f"color=darkgreen, penwidth={min(link.nvlink_count, 4)}"
-        lines.append(f"  {link.a} -- {link.b} [label={label}, {style}]")
-    return "\n".join([*lines, "}\n"])
-
-
-def _quoted(*lines: str) -> str:
-    """Return lines of text as one string of Graphviz, in which a backslash begins an escape."""
-    escaped = [printable(line).replace("\\", r"\\").replace('"', r"\"") for line in lines]
-    return '"' + r"\n".join(escaped) + '"'
 
 
 def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:

@@ -117,7 +117,6 @@ def log_lines(path: str) -> Iterator[bytes]:
 
 EXTRAS = {
     "mcp": ("mcp>=2.0",),
-    "report": ("matplotlib>=3.10",),
     "scan": ("tree-sitter>=0.22", "tree-sitter-cuda>=0.21"),
 }
 """Requirements of each extra, as in pyproject.toml."""

@@ -52,16 +52,8 @@ def write_text(path: str, text: str) -> None:
     """
     if path == "-":
         print(text, end="")
-    else:
-        write_bytes(path, text.encode())
-
-
-def write_bytes(path: str, content: bytes) -> None:
-    """Write a file whole or not at all; anything but a regular file is written in place.
-
-    Raises:
-        FailedError: the file cannot be written.
-    """
+        return
+    content = text.encode()
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as file:

@@ -17,15 +17,16 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mapping_problems import CLUSTERS, PAIRS, problem
+from scotch import GMAP, map_by_scotch
 
 from gpulaunch.lab.cluster.cluster_file import load_cluster
 from gpulaunch.lab.cluster.mapping import MappingProblem, judge
 from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
-from gpulaunch.lab.cluster.scotch import find_gmap
 
 SHUFFLES = 2 if "--quick" in sys.argv[1:] else 20
 SCOTCH = "magc_scotch"
-SHOWN = ("default", "strategy_2", "strategy_1", "magc", SCOTCH, "multisect", "auto")
+SHOWN = ("default", "strategy_2", "strategy_1", "magc", SCOTCH, "multisect")
+POLICIES = {**MAPPING_POLICIES, SCOTCH: map_by_scotch}
 
 
 class Result(NamedTuple):
@@ -38,7 +39,7 @@ class Result(NamedTuple):
 def run(name: str, case: MappingProblem) -> Result:
     """Map once."""
     began = cpu_s()
-    mapping = MAPPING_POLICIES[name](case)
+    mapping = POLICIES[name](case)
     ms = 1e3 * (cpu_s() - began)
     return Result(ms, judge(case, mapping).maximum)
 
@@ -78,7 +79,7 @@ def show_64(cluster: str, policies: list[str]) -> None:
 
 def main() -> None:
     """Print all tables."""
-    policies = [name for name in SHOWN if find_gmap() or name != SCOTCH]
+    policies = [name for name in SHOWN if GMAP or name != SCOTCH]
     for name in policies:
         run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late
     for cluster in CLUSTERS:

@@ -1,22 +1,16 @@
-"""`gpulaunch cluster map`: its formats, what it refuses, and policies that ask Scotch's gmap."""
+"""`gpulaunch cluster map`: its formats, what it refuses, and how well it maps beside Scotch."""
 
 import json
 from pathlib import Path
 
 import pytest
 from conftest import Launcher, complaint
-from hypothesis import given
-from mapping_problems import check_places, larger, maximum, problem, small_problems, switch
+from mapping_problems import maximum, problem
 from ranks import write_cluster
-from values import box
+from scotch import GMAP, map_by_scotch
 
-from gpulaunch.errors import UsageError
-from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree
 from gpulaunch.lab.cluster.cluster_file import load_cluster
-from gpulaunch.lab.cluster.mapping import MappingProblem
-from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
-from gpulaunch.lab.cluster.scotch import find_gmap, map_by_scotch
-from gpulaunch.lab.cluster.traffic import RankTraffic
+from gpulaunch.lab.cluster.mapping import judge
 
 FILES = {
     "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"
@@ -50,57 +44,11 @@ def test_more_ranks_than_places(launcher: Launcher, tmp_path: Path) -> None:
     assert not directory.exists()
 
 
-# Policies that ask Scotch
-
-needs_scotch = pytest.mark.skipif(not find_gmap(), reason="Scotch's gmap is not installed")
-
-
-@needs_scotch
-@given(case=small_problems())
-def test_auto_maps_every_problem(case: MappingProblem) -> None:
-    """Where Scotch does not take a tree, auto has multisect's mapping; each rank has its place."""
-    check_places(case, MAPPING_POLICIES["auto"](case))
-
-
-@needs_scotch
-def test_heuristic_and_scotch_reach_the_same_congestion() -> None:
-    """On cluster A, MAGC's heuristic and Scotch have the same worst link (Figure 4)."""
-    for pair in ("2D-3D", "COL-2D weighted", "3D-COL"):
-        case = problem(load_cluster("magc-a"), pair)
-        assert maximum("magc", case) == pytest.approx(maximum("magc_scotch", case))
-
-
-@needs_scotch
-def test_auto_takes_the_better_one() -> None:
-    """With Scotch, auto has the least congestion of it and multisect, alike each time."""
-    case = problem(larger((8, 8), (16.0, 4.0)), "2D-3D", 512, seed=1)
-    assert maximum("magc_scotch", case) < maximum("multisect", case)
-    assert maximum("auto", case) == maximum("magc_scotch", case)
-
-
-CHAIN = RankTraffic(4, ((0, 1, 9.0), (1, 2, 1.0), (2, 3, 9.0)))
-
-
-@needs_scotch
-def test_trees_that_scotch_does_not_take() -> None:
-    """A tree whose links differ is refused by name; one leaf has all ranks."""
-    assert map_by_scotch(CHAIN, switch(1.0), 4) == [0, 0, 0, 0]
-    first, *others = map_by_scotch(CHAIN, switch(1.0, 1.0), 2)
-    assert others == [first, 1 - first, 1 - first]
-    with pytest.raises(UsageError, match=r"^Scotch maps to even trees only"):
-        map_by_scotch(CHAIN, switch(1.0, 2.0), 2)
-    crossed = Tree((-1, 0, 0), (0.0, 1.0, 1.0), ("s", "a", "b"), (2, 1))
-    with pytest.raises(UsageError, match=r"^Scotch maps to even trees only"):
-        map_by_scotch(CHAIN, crossed, 2)
-
-
-def test_without_scotch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gmap, auto is multisect, and the policy that needs it says what to install."""
-    monkeypatch.setenv("PATH", "")
-    case = MappingProblem(
-        Cluster("c", "made up", (Node("n", box(2), ((0, 1),)),) * 2, switch(1.0, 1.0)), CHAIN, CHAIN
-    )
-    assert MAPPING_POLICIES["auto"](case) == MAPPING_POLICIES["multisect"](case)
-    with pytest.raises(UsageError, match="Scotch's program gmap not found") as caught:
-        MAPPING_POLICIES["magc_scotch"](case)
-    assert caught.value.hint == "Debian has it in package scotch"
+@pytest.mark.skipif(not GMAP, reason="Scotch's gmap is not installed")
+@pytest.mark.parametrize("pair", ["2D-3D", "COL-2D weighted", "3D-COL"])
+def test_the_same_congestion_as_by_scotch(pair: str) -> None:
+    """On cluster A, MAGC's heuristic, Scotch (Figure 4) and multisect have the same worst link."""
+    case = problem(load_cluster("magc-a"), pair)
+    by_scotch = judge(case, map_by_scotch(case)).maximum
+    for policy in ("magc", "multisect"):
+        assert maximum(policy, case) == pytest.approx(by_scotch)

@@ -27,7 +27,7 @@ TAB_ADDS = {
     "gpulaunch -o idle_l": "imit",
     "gpulaunch --after exp": "7",
     "gpulaunch status --user roo": "t",
-    "gpulaunch simulate --report ou": "t/",
+    "gpulaunch cluster map -o ou": "t/",
     "gpulaunch profile measure --sensitivi": "ty",
     "gpulaunch cluster map --policy multi": "sect",
     "gpulaunch help cluster ma": "p",
@@ -42,7 +42,7 @@ IN_EVERY_SHELL = (
     "gpulaunch run --dry",
     "gpulaunch --topology ./jo",
     "gpulaunch -o idle_l",
-    "gpulaunch simulate --report ou",
+    "gpulaunch cluster map -o ou",
     "gpulaunch -n 2 -- chgr",
     f"gpulaunch -n 2 -- docker {OF_DOCKER[:-2]}",
 )

@@ -238,7 +238,7 @@ def test_nothing_to_measure(launcher: Launcher, bench: Bench, tmp_path: Path) ->
     for options, changes, status, line in (
         (("-o", "/proc/no/machine.toml"), {}, 125, complaint("/proc/no/machine.toml")),
         ((), {}, 2, complaint(replaces, "-o names another file")),
-        (DGX, {}, 2, complaint("--measure is about this machine, but another one is named")),
+        (DGX, {}, 2, complaint("--topology: not allowed with argument --measure")),
         (elsewhere, {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}, 2, complaint(described)),
         (
             elsewhere,

@@ -65,17 +65,16 @@ def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
     assert groups[0]["why_alone"].endswith("of at most 1 %")
 
 
-def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
-    """Parallel = 2 makes two clients with half of the tasks each; who is after waits for both."""
-    one = "sm = 60\nmemory_bandwidth = 1\nmemory = '1GiB'\nduration_s = 5\n"
+def test_a_job_after_another(launcher, queue_file) -> None:
+    """A job begins when all tasks of the one before it have ended."""
     path = queue_file(
-        f"{HEAD}[[job]]\nname = 'a'\nrepetitions = 6\nparallel = 2\n{one}"
+        f"{HEAD}[[job]]\nname = 'a'\nrepetitions = 3\n{FULL}"
         f"[[job]]\nname = 'b'\nafter = ['a']\n{FULL}"
     )
     groups = planned(launcher, path)["groups"]
     found = [(one["name"], one["tasks"]) for group in groups for one in group["jobs"]]
-    assert found == [("a 1/2", 3), ("a 2/2", 3), ("b", 1)]
-    assert [group["predicted"]["start_s"] for group in groups] == [0, 15, 30]
+    assert found == [("a", 3), ("b", 1)]
+    assert [group["predicted"]["start_s"] for group in groups] == [0, 15]
 
 
 WRONG = tomllib.loads(Path(__file__).with_name("wrong_queues.toml").read_text())["mistake"]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pexpect
 from conftest import DGX, SCRIPT, Launcher
-from test_profile_view import FULL
 from test_profiles import SHIPPED
 
 from gpulaunch.profiles.catalog import load_profile, profile_names
@@ -62,12 +61,12 @@ def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> N
         assert (done.returncode, want in done.stdout) == (0, True), (options, done.stdout)
 
 
-def test_show_to_a_pipe(launcher: Launcher) -> None:
+def test_list_to_a_pipe(launcher: Launcher) -> None:
     """To a pipe it prints without a control code, and breaks no line; to an ASCII one in ASCII."""
     launcher.environment["PYTHONIOENCODING"] = "ascii"
-    done = launcher.run("profile", "show", str(FULL))
+    done = launcher.run("profile", "list")
     lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, lines[1]) == (0, "", f"file: {FULL}")
+    assert (done.returncode, done.stderr, lines[1]) == (0, "", "-" * 80)
     assert [line for line in lines if not line.isprintable() or not line.isascii()] == []
     assert ("\\u" in done.stdout, max(map(len, lines)) > 80) == (False, True)
 
@@ -76,9 +75,7 @@ def test_bold(launcher: Launcher) -> None:
     """A terminal gets bold headings, unless TERM is dumb."""
     for term, is_bold in (("xterm-256color", True), ("dumb", False)):
         environment = launcher.environment | {"TERM": term}
-        child = pexpect.spawn(
-            str(SCRIPT), ["profile", "show", str(FULL)], env=environment, dimensions=(50, 80)
-        )
+        child = pexpect.spawn(str(SCRIPT), ["profile", "list"], env=environment)
         shown = child.read().decode()
         child.close()
         assert (child.exitstatus, "\x1b[1m" in shown) == (0, is_bold)

@@ -15,7 +15,7 @@ PRINTING = [
     ("--help",),
     (*DGX, "--dry-run", "--json", "--", "x"),
     ("status", *DGX),
-    ("topo", "--dot", "-", *DGX),
+    ("topo", "-o", "-", *DGX),
     ("free", "--mine", *DGX),
     KEEP,
     ("simulate", *DGX, "--jobs", str(ROOT / "examples" / "jobs.toml")),

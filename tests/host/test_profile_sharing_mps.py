@@ -187,7 +187,7 @@ def test_recorded_jobs_search_for_their_caps(launcher: Launcher) -> None:
     assert [tuple(one[::-1]) for one in found["job"]["caps"]] == tried
     assert (caps[2], caps[3]) in ((caps[0] - 10, caps[1] + 10), (caps[0] + 10, caps[1] - 10))
     shown = launcher.run("profile", "show", "other").stdout
-    assert f"{caps[2]} + {caps[3]}: " in shown
+    assert f"[{caps[2]}, {caps[3]}]" in shown
 
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")

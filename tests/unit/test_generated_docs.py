@@ -52,9 +52,9 @@ def test_exit_statuses() -> None:
 @pytest.mark.parametrize(
     ("executable", "pip", "writable", "want"),
     [
-        ("/v/bin/python", False, True, "uv pip install --python /v/bin/python 'matplotlib>=3.10'"),
-        ("/v/bin/python", True, False, "sudo /v/bin/python -m pip install 'matplotlib>=3.10'"),
-        ("/a b/python", True, True, "'/a b/python' -m pip install 'matplotlib>=3.10'"),
+        ("/v/bin/python", False, True, "uv pip install --python /v/bin/python 'mcp>=2.0'"),
+        ("/v/bin/python", True, False, "sudo /v/bin/python -m pip install 'mcp>=2.0'"),
+        ("/a b/python", True, True, "'/a b/python' -m pip install 'mcp>=2.0'"),
     ],
     ids=["uv", "an administrator's", "space in its path"],
 )
@@ -69,4 +69,4 @@ def test_install_hint(
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: pip and name == "pip")
     monkeypatch.setattr(os, "access", lambda *_: writable)
-    assert install_hint("report") == want
+    assert install_hint("mcp") == want

@@ -28,8 +28,6 @@ from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, scaled, summed
 from gpulaunch.machine.link import Wire
 
-ASKING_NOBODY = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
-"""Policies beside those of tests/command/test_cluster_map.py."""
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))
 """The network of a single node."""
 
@@ -167,7 +165,7 @@ def test_nodes_are_few_and_near_each_other() -> None:
 # Policies
 
 
-@pytest.mark.parametrize("policy", ASKING_NOBODY)
+@pytest.mark.parametrize("policy", MAPPING_POLICIES)
 @given(case=small_problems())
 def test_each_rank_has_its_own_core_and_gpu(policy: str, case: MappingProblem) -> None:
     """Every policy gives each rank a core and a GPU of its own on one node, within its slots."""

@@ -1,12 +1,11 @@
 """Topologies of many machines: what a network says, levels, distances, graphs and way back."""
 
-import re
 from itertools import product
 from typing import Any
 
 import pytest
 
-from gpulaunch.cli.topo import topology_dot, topology_lines
+from gpulaunch.cli.topo import topology_lines
 from gpulaunch.errors import FieldError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import Level, machine_tree
@@ -181,17 +180,3 @@ def test_text_of_a_cluster() -> None:
     lines = [line.plain for line in topology_lines(CLUSTER)]
     assert lines[0] == "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes"
     assert lines[4:7] == ["   160 have NET 1.25 GB/s", "", "node 0, the first of 5: GPUs 0-3"]
-
-
-def test_graph_of_several_machines() -> None:
-    """The clusters of sockets say which machine they are in, and each has its own GPUs inside."""
-    topology = built(2, **SPLIT)
-    inside: dict[int, str] = {}
-    for line in topology_dot(topology, {}).splitlines():
-        if line.startswith("    label="):
-            label = line
-        elif match := re.match(r"    (\d+) \[", line):
-            inside[int(match[1])] = label
-    for gpu in topology.gpus:
-        assert f'"node {gpu.node}' in inside.pop(gpu.index)
-    assert inside == {}

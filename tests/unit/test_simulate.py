@@ -357,7 +357,7 @@ def test_jobs_share_gpus_by_the_launchers_rules() -> None:
     ends_s = [round(stay.ended_s, 6) for stay in stays]
     # u (U - u) = 0.5 x 0.4: 1.2 times as long; alone on 80 % of the SMs: 0.1 + 0.9 / 0.8.
     assert ends_s == [12.0, 12.0, 12.25]
-    utilization = measure(DGX, stays, rules, None).utilization
+    utilization = measure(DGX, stays, rules).utilization
     assert utilization == pytest.approx((12 + 12.25) / (8 * 12.25))
     stays = checked(DGX, [job(0, 7, 0, 50), sharing_job(1, 50.0), sharing_job(2, 40.0)], rules)
     assert (stays[1].gpus, {stay.started_s for stay in stays}) == (stays[2].gpus, {0})
@@ -393,7 +393,7 @@ def test_measures_by_hand() -> None:
     """Waits, makespan, throughput and utilization of three jobs match hand figures."""
     jobs = [job(0, 1, 0, 10), job(1, 4, 2, 10), job(2, 2, 3, 5)]
     rules = Rules("baseline", "cut")
-    replay = measure(MINSKY, checked(MINSKY, jobs, rules), rules, None)
+    replay = measure(MINSKY, checked(MINSKY, jobs, rules), rules)
     assert [(one.id, one.wait_s, one.run_s, one.turnaround_s) for one in replay.jobs] == [
         (0, 0, 10, 10),
         (1, 8, 10, 18),
@@ -409,7 +409,7 @@ def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
     asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
     rules = Rules("preserve_paper", "mapa")
     jobs = [replace(asked, request=replace(asked.request, least_gb_per_s=20.5))]
-    assert measure(DGX, checked(DGX, jobs, rules), rules, None).violations == 0
+    assert measure(DGX, checked(DGX, jobs, rules), rules).violations == 0
 
 
 def test_quality_and_rings() -> None:
@@ -417,7 +417,7 @@ def test_quality_and_rings() -> None:
     held = [job(0, 2, 0, 9), job(1, 1, 0, 50), job(2, 1, 0, 50), job(3, 1, 0, 9)]
     rules = Rules("baseline", "cut")
     last = job(4, 3, 10, 5, sensitive=True)
-    replay = measure(DGX, checked(DGX, [*held, last], rules), rules, None)
+    replay = measure(DGX, checked(DGX, [*held, last], rules), rules)
     (found,) = (one for one in replay.jobs if one.id == 4)
     assert found.gpus in ((0, 1, 4), (0, 4, 1), (1, 0, 4))
     assert (found.aggregate_bandwidth, found.quality, found.nvlink_ring) == (87, 87 / 125, False)

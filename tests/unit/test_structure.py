@@ -26,7 +26,6 @@ DOORS = {
     },
     "docker": {"api/docker_sdk.py"},
     "filelock": {"files/own_cache.py"},
-    "matplotlib": {"cli/simulate.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/topology.py"},
     "psutil": {"process/ending.py", "process/system.py"},

@@ -41,13 +41,7 @@ _OPPOSED = (
 
 
 class Start(Record):
-    """A program to turn into.
-
-    Attributes:
-        argv: its command line.
-        variables: environment variables to set.
-        without: environment variables to leave out.
-    """
+    """A program to turn into, with environment variables to set and to leave out."""
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = {}
@@ -65,7 +59,6 @@ class SlurmAllocation(Record):
     Attributes:
         name: what it is called, such as "slurm 4711".
         program: srun with the user's options for it.
-        nodes: number of its nodes.
         hosts: (); srun knows nodes by the names that they tell.
     """
 
@@ -173,8 +166,7 @@ def find_allocation(
 
     Args:
         environment: variables that an engine sets.
-        launcher: srun or mpirun with options of the user's, or None.
-        hostfile: file of hosts for Open MPI, or None.
+        launcher: srun or mpirun with options of the user's.
 
     Raises:
         UsageError: there is none, or the arguments contradict each other.
@@ -272,11 +264,7 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
 
 
 def describe_this_node(topology: Topology) -> tuple[int, Node]:
-    """Return the number of this task, which orders the nodes of an allocation, and this node.
-
-    Args:
-        topology: the GPUs that were granted here.
-    """
+    """Return the number of this task, which orders the nodes of an allocation, and this node."""
     place = read_place(os.environ)
     name = (place and place.node) or os.uname().nodename
     task = place.rank.number if place and place.rank else 0
@@ -289,7 +277,6 @@ def describe_this_node(topology: Topology) -> tuple[int, Node]:
 
 
 def _number(cpu: int, name: str, otherwise: int) -> int:
-    """Return a number from the kernel's description of a CPU."""
     try:
         with open(f"{_CPUS}/cpu{cpu}/topology/{name}") as file:
             return int(file.read())
@@ -298,7 +285,7 @@ def _number(cpu: int, name: str, otherwise: int) -> int:
 
 
 def report_lines(task: int, node: Node) -> list[str]:
-    """Return the lines to print."""
+    """Return the lines by which a node tells what it has."""
     document = {"name": node.name, "topology": to_rows(node.topology), "sockets": node.sockets}
     packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode())
     text = b64encode(packed).decode()

@@ -19,12 +19,7 @@ TINY = 1e-9
 
 
 class Split(Record):
-    """A graph in two parts.
-
-    Attributes:
-        sides: 0 or 1 for each vertex.
-        cut: weight of all edges between the two.
-    """
+    """A graph in two parts: 0 or 1 for each vertex, and the weight of all edges that are cut."""
 
     sides: list[int]
     cut: float

@@ -57,7 +57,6 @@ class Node(Record):
 
     Attributes:
         name: host name, as the cluster engine knows it.
-        topology: its GPUs.
         sockets: ids of the cores of each socket, a socket without cores left out.
     """
 
@@ -75,9 +74,7 @@ class Cluster(Record):
     """Machines joined by a network.
 
     Attributes:
-        name: its name.
         source: origin of the facts.
-        nodes: its machines.
         network: switches, with the nodes as leaves, in the order of `nodes`.
     """
 

@@ -13,13 +13,7 @@ from gpulaunch.records import Record
 
 
 class Place(Record):
-    """Where one rank runs.
-
-    Attributes:
-        node: number of the node in the cluster.
-        core: id of its core there.
-        gpu: index of its GPU there.
-    """
+    """Where one rank runs: the number of the node, and there the id of a core and a GPU's index."""
 
     node: int
     core: int
@@ -30,8 +24,7 @@ class MappingProblem(Record):
     """What a mapping is made for.
 
     Attributes:
-        cluster: where the ranks will run.
-        cpu: what their processes send each other.
+        cpu: what the ranks' processes send each other.
         gpu: what their GPUs send each other; as many ranks.
     """
 
@@ -53,7 +46,6 @@ def map_inside(
     """Return the mapping of ranks that are on nodes already: phases 2 and 3 (magc-2016 V-A).
 
     Args:
-        problem: what it is made for.
         nodes: number of the node of each rank.
         to_cores: given CPU traffic and the tree of cores.
         to_gpus: given GPU traffic and the tree of GPUs.
@@ -173,10 +165,6 @@ def judge(problem: MappingProblem, mapping: RankMapping) -> Judgement:
 
     The network carries CPU and GPU traffic, the trees inside nodes each their own, also of pairs on
     different nodes, on its way to the network and from it.
-
-    Args:
-        problem: what the mapping was made for.
-        mapping: the place of every rank.
     """
     links = tuple(_links(problem, mapping))
     worst = max(links, key=lambda link: link.congestion, default=None)
@@ -195,21 +183,22 @@ def _links(problem: MappingProblem, mapping: RankMapping) -> Iterator[LinkLoad]:
     on_nodes = [network.leaves[place.node] for place in mapping]
     yield from _links_of("network", network, loads_of_links(network, both.edges, on_nodes), 0)
     depths = network.depths()
-    touching = _edges_of_nodes(problem.cpu, mapping, len(nodes))
-    for number, node in enumerate(nodes):
-        tree = cpu_tree(node)
-        leaves = dict(zip(sum(node.sockets, ()), tree.leaves, strict=True))
-        vertices = [leaves[place.core] if place.node == number else 0 for place in mapping]
-        loads = loads_of_links(tree, touching[number], vertices)
-        yield from _links_of("CPU", tree, loads, depths[network.leaves[number]])
-    touching = _edges_of_nodes(problem.gpu, mapping, len(nodes))
-    for number, node in enumerate(nodes):
-        tree = gpu_tree(node)
-        indices = [gpu.index for gpu in node.topology.gpus]
-        leaves = dict(zip(indices, tree.leaves, strict=True))
-        vertices = [leaves[place.gpu] if place.node == number else 0 for place in mapping]
-        loads = loads_of_links(tree, touching[number], vertices)
-        yield from _links_of("GPU", tree, loads, depths[network.leaves[number]])
+    kinds: tuple[tuple[TreeKind, RankTraffic], ...] = (("CPU", problem.cpu), ("GPU", problem.gpu))
+    for kind, traffic in kinds:
+        touching = _edges_of_nodes(traffic, mapping, len(nodes))
+        for number, node in enumerate(nodes):
+            if kind == "CPU":
+                tree, ids = cpu_tree(node), sum(node.sockets, ())
+                taken = [place.core for place in mapping]
+            else:
+                tree, ids = gpu_tree(node), tuple(gpu.index for gpu in node.topology.gpus)
+                taken = [place.gpu for place in mapping]
+            leaves = dict(zip(ids, tree.leaves, strict=True))
+            vertices = []
+            for place, own in zip(mapping, taken, strict=True):
+                vertices.append(leaves[own] if place.node == number else 0)
+            loads = loads_of_links(tree, touching[number], vertices)
+            yield from _links_of(kind, tree, loads, depths[network.leaves[number]])
 
 
 def _edges_of_nodes(traffic: RankTraffic, mapping: RankMapping, nodes: int) -> list[list[Edge]]:

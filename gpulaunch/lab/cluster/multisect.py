@@ -121,7 +121,6 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 def _multisect(
     rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int
 ) -> list[list[int]]:
-    """Divide ranks into parts of given sizes by recursive bisection."""
     if len(sizes) == 1:
         return [list(members)]
     middle, first = _middle(sizes)
@@ -236,7 +235,6 @@ def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int]) -> list[
     Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
 
     Args:
-        traffic: what all ranks exchange.
         network: its leaves are the nodes.
         sizes: ranks that each node takes, 0 for one that is not used.
     """

@@ -36,7 +36,6 @@ class Switch(Record):
     """A switch of a network, or another group of nodes, as a text names it.
 
     Attributes:
-        name: its name.
         nodes: names of the nodes on it.
         switches: names of the switches below it.
         path: where the text says so, for messages: keys in a document, or a line.

@@ -1,24 +1,20 @@
 """The mapping policies by name, with those of magc-2016: its heuristic and its rivals."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.lab.cluster.bisection import Rows
 from gpulaunch.lab.cluster.cluster import Tree
 from gpulaunch.lab.cluster.mapping import (
     MappingProblem,
     Place,
     RankMapping,
-    judge,
     map_inside,
     nodes_in_use,
 )
 from gpulaunch.lab.cluster.multisect import multisect, to_nodes
-from gpulaunch.lab.cluster.scotch import find_gmap, map_by_scotch
-from gpulaunch.lab.cluster.traffic import RankTraffic, summed, together
+from gpulaunch.lab.cluster.traffic import RankTraffic, together
 
-DEFAULT_MAPPING_POLICY = "auto"
+DEFAULT_MAPPING_POLICY = "multisect"
 
 
 def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
@@ -133,44 +129,9 @@ def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int
     return {rank: position for position, rank in enumerate(members)}
 
 
-def _map_by_best(problem: MappingProblem) -> RankMapping:
-    """Map by multisect, or by Scotch where it is installed and congests the worst link less."""
-    found = [multisect(problem)]
-    if find_gmap():
-        with suppress(FailedError, UsageError):  # of Scotch, which takes even trees alone
-            found.append(_map_by_scotch(problem))
-    if len(found) == 1:
-        return found[0]
-    return min(found, key=lambda mapping: judge(problem, mapping).maximum)
-
-
-def _map_by_scotch(problem: MappingProblem) -> RankMapping:
-    """Map by Scotch in each of MAGC's phases (magc-2016 V-B)."""
-
-    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
-        index = {rank: i for i, rank in enumerate(members)}
-        edges = [
-            (index[rank], index[other], weight)
-            for rank in members
-            for other, weight in rows[rank]
-            if other in index and rank < other
-        ]
-        local = summed(len(members), edges)
-        return dict(zip(members, map_by_scotch(local, tree, 1), strict=True))
-
-    both = together((problem.cpu, problem.gpu))
-    sizes = nodes_in_use(problem)
-    if len(set(sizes)) > 1:
-        raise UsageError("Scotch: nodes take different numbers of ranks, or some take none")
-    nodes = map_by_scotch(both, problem.cluster.network, sizes[0])
-    return map_inside(problem, nodes, inside, inside)
-
-
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
-    "auto": _map_by_best,
     "multisect": multisect,
     "magc": _map_by_magc,
-    "magc_scotch": _map_by_scotch,
     "strategy_1": _map_by_strategy_1,
     "strategy_2": _map_by_strategy_2,
     "default": _map_in_order,

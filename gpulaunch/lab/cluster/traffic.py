@@ -18,7 +18,6 @@ class RankTraffic(Record):
     """The traffic among the ranks of a job.
 
     Attributes:
-        ranks: number of ranks, 1 or more.
         edges: pairs that exchange data, the lower rank first, sorted, each once, with what they
             exchange in both directions together: above 0, in any unit, since only ratios matter.
     """

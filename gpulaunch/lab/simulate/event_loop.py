@@ -32,9 +32,7 @@ class Rules(Record):
     """The rules of a replay.
 
     Attributes:
-        policy: name of the placement policy.
-        model: name of the bandwidth model that it uses.
-        machines: number of machines.
+        model: name of the bandwidth model that the policy uses.
         queue: "backfill", in which jobs pass others that they do not delay, "fifo", or "first_fit",
             in which a job starts as soon as it fits, like the published simulator of
             topo-aware-sc17: it keeps nothing free for those before it.
@@ -54,37 +52,20 @@ class Rules(Record):
     tick_s: float = 0.0
 
 
-class Stay(Record):
+@dataclass(slots=True)
+class Stay:
     """The stay of a job on its GPUs.
 
     Attributes:
-        job: the job.
         machine: number of the machine, from 0.
         gpus: indices of its GPUs, in rank order.
         started_s: start, in seconds from the beginning of the trace.
-        ended_s: end, in seconds from the beginning of the trace.
         utility: utility to the job, 0 to 1, at its start (topo-aware-sc17 Eq. 2); None if none was
             asked for.
-    """
-
-    job: SimulatedJob
-    machine: int
-    gpus: tuple[int, ...]
-    started_s: float
-    ended_s: float
-    utility: float | None
-
-
-@dataclass(eq=False, slots=True)
-class _Running:
-    """A job that has started.
-
-    Attributes:
         left_s: remaining time in seconds at its best speed.
         since_s: time at which that and the slowdown were set.
-        slowdown: present slowdown.
         event: number of the event that ends it; any other is out of date.
-        ended_s: its end, once it has ended.
+        ended_s: end, in seconds from the beginning of the trace; 0 before.
     """
 
     job: SimulatedJob
@@ -101,15 +82,11 @@ class _Running:
 
 
 def simulate(topology: Topology, jobs: Sequence[SimulatedJob], rules: Rules) -> list[Stay]:
-    """Replay jobs on machines.
+    """Replay jobs on machines, and return the stays of all jobs, in the order of starts.
 
     Args:
         topology: the machine, or each of several identical ones.
         jobs: jobs in any order of arrival; ids are their places.
-        rules: rules of the replay.
-
-    Returns:
-        The stays of all jobs, in the order of starts.
 
     Raises:
         UsageError: a job can never run there.
@@ -140,10 +117,10 @@ class _Simulation:
         self._kind = [kinds[id(job.request)] for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[SimulatedJob, Ticket]] = []
-        self._running: dict[int, dict[str, _Running]] = {}
-        self._events: list[tuple[float, int, SimulatedJob | _Running | None]] = []
+        self._running: dict[int, dict[str, Stay]] = {}
+        self._events: list[tuple[float, int, SimulatedJob | Stay | None]] = []
         self._numbers = 0
-        self._started: list[_Running] = []
+        self._started: list[Stay] = []
         self._topology = topology
 
     def run(self) -> list[Stay]:
@@ -152,10 +129,7 @@ class _Simulation:
             self._add_event(job.arrival_s, job)
         while self._events:
             self._process_time()
-        return [
-            Stay(one.job, one.machine, one.gpus, one.started_s, one.ended_s, one.utility)
-            for one in self._started
-        ]
+        return self._started
 
     def _refuse_impossible(self) -> None:
         """Refuse jobs that would wait for ever.
@@ -175,7 +149,7 @@ class _Simulation:
                 name = f"job {hardest.id} ({printable(hardest.name)})"
                 raise UsageError(f"{name} can never run: {decision.reason}")
 
-    def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:
+    def _add_event(self, time_s: float, about: SimulatedJob | Stay | None) -> int:
         """Add an event: a job arrives or ends, or (None) the queue is tried; return its number."""
         tick = self._rules.tick_s
         time_s = ceil(round(time_s / tick, _DIGITS)) * tick if tick else time_s
@@ -184,12 +158,11 @@ class _Simulation:
         return self._numbers
 
     def _process_time(self) -> None:
-        """Process all events of one time."""
         now = self._events[0][0]
-        ends: list[_Running] = []
+        ends: list[Stay] = []
         while self._events and self._events[0][0] == now:
             _, number, about = heappop(self._events)
-            if isinstance(about, _Running):
+            if isinstance(about, Stay):
                 if about.event == number:
                     ends.append(about)
             elif isinstance(about, SimulatedJob):
@@ -204,7 +177,7 @@ class _Simulation:
             self._end(ends, now)
             self._start_some(now)
 
-    def _end(self, ends: Sequence[_Running], now: float) -> None:
+    def _end(self, ends: Sequence[Stay], now: float) -> None:
         for one in ends:
             one.event = _NONE  # also of one whose end was put off by a new neighbour in this step
             self._machines.end(one.machine, one.lease)
@@ -258,7 +231,7 @@ class _Simulation:
             clock_s=now,
             ends_within_s=job.request.ends_within_s,
         )
-        one = _Running(job, machine, found.gpus, lease, now, utility, job.duration_s, now)
+        one = Stay(job, machine, found.gpus, lease, now, utility, job.duration_s, now)
         self._started.append(one)
         self._machines.start(machine, lease)
         self._running.setdefault(machine, {})[lease.id] = one
@@ -272,7 +245,7 @@ class _Simulation:
             for one in self._running[machine].values():
                 self._set_slowdown(one, now)
 
-    def _set_slowdown(self, one: _Running, now: float) -> None:
+    def _set_slowdown(self, one: Stay, now: float) -> None:
         """Set the speed of a job from now on, and replace its expected end."""
         company = [
             lease

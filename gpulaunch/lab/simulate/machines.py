@@ -26,7 +26,6 @@ class SimulatedJob(Record):
     Attributes:
         id: place in the trace, from 0.
         name: name of the job, not necessarily unique.
-        request: request to a machine.
         arrival_s: arrival, in seconds from the beginning of the trace.
         duration_s: run time in seconds, alone on the best GPUs of the idle machine.
         communication_share: share of that time spent waiting for links, 0 to 1; None if unknown.
@@ -47,7 +46,6 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     """Return the lease that the launcher would record for a job that starts.
 
     Args:
-        grant: the decision to start it.
         uuids: UUIDs of its GPUs, in rank order.
     """
     request = job.request
@@ -95,7 +93,6 @@ class Ahead:
     """Earlier requests that wait, at one time.
 
     Attributes:
-        tickets: tickets in their order.
         summary: the facts about them that decisions without time limits depend on.
     """
 
@@ -132,7 +129,6 @@ class SimulatedMachine:
 
     Attributes:
         leases: leases of the jobs that run on it, by id, in the order of their beginning.
-        state: state of these leases.
         free: number of GPUs without a lease.
     """
 
@@ -146,7 +142,6 @@ class SimulatedMachines:
     """Identical machines.
 
     Args:
-        count: number of machines.
         requests: requests of all jobs that will come.
 
     Attributes:
@@ -188,10 +183,8 @@ class SimulatedMachines:
         """Return the best machine for a job now, with its GPUs there; None if the job has to wait.
 
         Args:
-            job: job to place.
-            kind: kind of its request.
+            kind: that of its request.
             ahead: earlier requests that wait.
-            clock_s: the present time in seconds.
         """
         best: tuple[tuple[float, ...], int, Found] | None = None
         least = 0 if self.sharing else job.request.gpus or 0  # a job that shares needs no free GPU

@@ -18,13 +18,9 @@ class ReplayedJob(Record):
 
     Attributes:
         id: place of the job in the trace, from 0.
-        name: name of the job.
         machine: number of the machine that it ran on, from 0.
         gpus: indices of its GPUs, in rank order.
         sensitive: whether its speed depends on its links.
-        arrival_s: its arrival.
-        started_s: its start.
-        ended_s: its end.
         utility: utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none.
         effective_bandwidth: effective bandwidth of its GPUs by the cut model, GB/s; None without
             communication (mapa-sc21 3.4).
@@ -56,7 +52,7 @@ class ReplayedJob(Record):
 
     @property
     def wait_s(self) -> float:
-        """Seconds from its arrival to its start."""
+        """Seconds from arrival to start."""
         return self.started_s - self.arrival_s
 
     @property
@@ -75,15 +71,12 @@ class Replay(Record):
 
     Attributes:
         topology: name of the machine.
-        rules: rules of the replay.
-        seed: seed of the trace; None if it was not generated.
         jobs: measures of each job, in the order of starts.
         utilization: share of GPU time until the last end in which a GPU was held, 0 to 1.
     """
 
     topology: str
     rules: Rules
-    seed: int | None
     jobs: tuple[ReplayedJob, ...]
     utilization: float
 
@@ -127,20 +120,14 @@ def quartiles(values: Iterable[float]) -> dict[str, float] | None:
     }
 
 
-def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
-    """Return the measures of a replay.
-
-    Args:
-        stays: stays of all jobs, in the order of starts.
-        rules: rules of the replay.
-        seed: seed of the trace.
-    """
+def measure(topology: Topology, stays: Sequence[Stay], rules: Rules) -> Replay:
+    """Return the measures of a replay from the stays of all jobs, in the order of starts."""
     yardstick, own = yardstick_of(topology, "cut"), yardstick_of(topology, rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
     whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)
     whole_s *= len(topology.gpus) * rules.machines
     utilization = _sum_held(stays) / whole_s if whole_s else 0.0
-    return Replay(topology.name, rules, seed, jobs, utilization)
+    return Replay(topology.name, rules, jobs, utilization)
 
 
 def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:

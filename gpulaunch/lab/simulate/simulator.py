@@ -2,31 +2,39 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State, Wait
-from gpulaunch.decide.request import select_gpus
-from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.decide.request import Request, select_gpus
+from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.lab.simulate.event_loop import Rules, simulate
 from gpulaunch.lab.simulate.generate import GENERATORS
+from gpulaunch.lab.simulate.machines import SimulatedJob
 from gpulaunch.lab.simulate.measures import Replay, measure
-from gpulaunch.lab.simulate.read_simulation import Trace, TraceReader, read_trace
 from gpulaunch.lab.simulate.time_model import MODELS, yardstick_of
-from gpulaunch.launch.job_file import load_jobs, read_jobs
-from gpulaunch.launch.options import QUEUES, one_of
-from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.launch.job_file import Entry, load_jobs, read_jobs
+from gpulaunch.launch.options import QUEUES, Options, one_of
+from gpulaunch.launch.read_launch import read_request
+from gpulaunch.launch.surroundings import Surroundings, shown_machine
 from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import Machine
 from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES, Placement
 from gpulaunch.placement.problem import Scores
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern_file import load_pattern
-from gpulaunch.records import replace
+from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, replace
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; measurements of a machine are not in its description."""
+
+# Requests are read once for all runs, by a policy that uses everything a job says. Each run then
+# sets its own policy.
+_READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
 
 _log = logging.getLogger("gpulaunch")
 
@@ -63,6 +71,100 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
     }
 
 
+class Trace(Record):
+    """The jobs of a file or a program, in order."""
+
+    jobs: tuple[SimulatedJob, ...]
+
+
+class TraceReader:
+    """A reader of jobs that reads identical ones only once.
+
+    Args:
+        profiles: profiles in the file of jobs, by name.
+    """
+
+    def __init__(
+        self, profiles: Mapping[str, Profile], machine: Machine, warn: Callable[[str], None]
+    ) -> None:
+        self._profiles = profiles
+        self._around = Surroundings(machine, None, None)
+        self._warn = warn
+        self._known: dict[object, tuple[Request, Profile]] = {}
+
+    def read(self, number: int, entry: Entry) -> SimulatedJob:
+        """Read one job; the number is its place in the file."""
+        request, profile = self.request(entry)
+        duration_s = entry.own.get("duration_s", profile.resources.duration_s)
+        if not duration_s:
+            raise entry.where.error(None, f"job {quoted(entry.name)}: nobody says its duration_s")
+        return SimulatedJob(
+            id=number,
+            name=entry.name,
+            request=replace(request, name=entry.own.get("name")),
+            arrival_s=float(entry.own.get("arrival_s", 0.0)),
+            duration_s=float(duration_s),
+            communication_share=profile.communication_share,
+            split_slowdown=profile.split_slowdown,
+        )
+
+    def request(self, entry: Entry) -> tuple[Request, Profile]:
+        """Read one job's request, and its profile."""
+        common = dict(entry.settings)
+        least = common.pop("min_utility", None)  # it differs for almost every job
+        said = tuple(sorted(common.items()))
+        request, profile = self._read_once(said, entry, common)
+        if request.sharing:  # others see its name
+            request, profile = self._read_once((said, entry.name), entry, common)
+        if least is not None:
+            request = replace(request, least_utility=float(least))
+        return request, profile
+
+    def _read_once(
+        self, key: object, entry: Entry, common: Mapping[str, str]
+    ) -> tuple[Request, Profile]:
+        if key not in self._known:
+            try:
+                self._known[key] = self._read(entry, common)
+            except UsageError as problem:
+                raise entry.where.error(None, problem.message, problem.hint) from None
+        return self._known[key]
+
+    def _read(self, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
+        name = common.get("profile")
+        given = {key: (key, value) for key, value in common.items()}
+        if name is None:
+            profile = Profile()
+        elif name in self._profiles:
+            profile = self._profiles[name]
+        else:
+            profile = load_profile(name)
+        options = Options({**given, "policy": ("policy", _READ_WITH)}, os.environ)
+        command: Sequence[str] = entry.own.get("command") or (entry.name,)
+        request = read_request(
+            options, profile, self._around, command, name=entry.own.get("name"), warn=self._warn
+        )
+        if request.least_gpus:
+            raise UsageError(f"{options.origin('gpus')}: a simulated job has one number")
+        return _with_slowdowns(request, profile, self._profiles), profile
+
+
+def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
+    """Return the request with the job's slowdowns beside profiles of the file."""
+    if not profile.name:
+        return request
+    own = profile.slowdowns
+    met = {
+        name: (own.get(name, 0.0), other.slowdowns.get(profile.name, 0.0))
+        for name, other in brought.items()
+    }
+    slowdowns = {
+        **request.slowdowns,
+        **{name: pair for name, pair in met.items() if any(pair)},
+    }
+    return replace(request, slowdowns=slowdowns)
+
+
 class Simulator:
     """A machine on which jobs are placed and replayed, and nothing is launched.
 
@@ -71,6 +173,7 @@ class Simulator:
 
     Args:
         topology: name or file of a described machine; None for this machine.
+        warn: called with each warning; by default they are logged.
 
     Attributes:
         topology: the machine: its `gpus` and `links`, and `to_networkx()`.
@@ -88,8 +191,11 @@ class Simulator:
         preserve: 2199 s
     """
 
-    def __init__(self, topology: str | None = None) -> None:
-        self._machine = shown_machine(topology, _log.warning)
+    def __init__(
+        self, topology: str | None = None, *, warn: Callable[[str], None] = _log.warning
+    ) -> None:
+        self._warn = warn
+        self._machine = shown_machine(topology, warn)
         self.topology = self._machine.topology
 
     def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
@@ -106,7 +212,8 @@ class Simulator:
             UsageError: a job is wrong, or has no run time.
         """
         file = read_jobs(trace) if isinstance(trace, Mapping) else load_jobs(os.fspath(trace))
-        return read_trace(file, self._machine, _log.warning)
+        reader = TraceReader(file.profiles, self._machine, self._warn)
+        return Trace(tuple(reader.read(number, entry) for number, entry in enumerate(file.entries)))
 
     def replay(
         self,
@@ -155,7 +262,7 @@ class Simulator:
             tick_s=tick_s,
         )
         stays = simulate(self.topology, trace.jobs, rules)
-        return measure(self.topology, stays, rules, None)
+        return measure(self.topology, stays, rules)
 
     def place(
         self,
@@ -188,7 +295,7 @@ class Simulator:
         name = one_of(POLICIES, "policy")(policy)
         model = _read_model(bandwidth_model or POLICIES[name].bandwidth_model)
         entry = read_jobs({"job": [job]}).entries[0]
-        request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
+        request, _ = TraceReader({}, self._machine, self._warn).request(entry)
         request = replace(request, policy=name, bandwidth_model=model)
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")

@@ -40,11 +40,7 @@ Bandwidth = Literal["effective_bandwidth", "aggregate_bandwidth"]
 
 
 class Yardstick:
-    """A measure of placements on one machine, by one bandwidth model.
-
-    Args:
-        model: name of the bandwidth model.
-    """
+    """A measure of placements on one machine, by one bandwidth model."""
 
     def __init__(self, topology: Topology, model: str) -> None:
         self._topology = topology
@@ -106,12 +102,7 @@ def yardstick_of(topology: Topology, model: str) -> Yardstick:
 
 
 class TimeModel:
-    """The slowdown of jobs on one kind of machine.
-
-    Args:
-        names: names of the models to apply; () for "fixed".
-        yardstick: yardstick of the machine.
-    """
+    """The slowdown of jobs on one kind of machine by some of MODELS; () for "fixed"."""
 
     def __init__(self, names: Sequence[str], yardstick: Yardstick) -> None:
         self._bandwidth = "bandwidth" in names
