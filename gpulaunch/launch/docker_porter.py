@@ -2,8 +2,8 @@
 
 import os
 from _thread import allocate_lock
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 from gpulaunch.containers.asked import VISIBLE, AskedContainer, container_variables
 from gpulaunch.containers.docker import ADDRESS_VARIABLE
@@ -17,7 +17,7 @@ from gpulaunch.containers.docker.create import (
     with_mps,
 )
 from gpulaunch.containers.docker.line import TLS_VARIABLES
-from gpulaunch.containers.door import Door, Ended, NotHereError
+from gpulaunch.containers.door import Document, Door, NotHereError
 from gpulaunch.containers.engine import NO_WAY, Info
 from gpulaunch.containers.life import (
     LEASE_LABEL,
@@ -50,8 +50,6 @@ from gpulaunch.process.system import this_process
 from gpulaunch.records import replace
 
 _REPLACES = "com.docker.compose.replace"
-
-Document = dict[str, Any]
 
 
 class DockerPorter(ContainerLeases):
@@ -99,53 +97,40 @@ class DockerPorter(ContainerLeases):
         self._fresh: dict[str, ContainerKeeper] = {}
         self.problem: GpulaunchError | None = None
 
-    def create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
+    def create(self, document: Document, gone: int, send: Callable[[Document], str | None]) -> None:
         """Take the lease of a container that is to be made."""
         # Containers of one project may name one GPU: each has to see the lease of the one before.
         in_turn = PROJECT_LABEL in (document.get("Labels") or {})
-        if in_turn:
-            self._turn.acquire()
+        with self._noting_problems(), self._turn if in_turn else nullcontext():
+            self._create(document, gone, send)
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
         try:
-            changed = self._create(document, gone)
-        except BaseException as problem:
-            if in_turn:
-                self._turn.release()
-            self._note(problem)
-            raise
-        if not in_turn:
-            return changed
-        if changed is None:
-            self._turn.release()
-            return None
-        after, ended = changed
-
-        def ended_in_turn(container: str | None) -> None:
-            ended(container)
-            self._turn.release()
-
-        return after, ended_in_turn
-
-    def _note(self, problem: BaseException) -> None:
-        if isinstance(problem, GpulaunchError):
-            self.problem = problem
-        if isinstance(problem, GivenUpError):
+            yield
+        except GivenUpError:
             raise ConnectionAbortedError from None
+        except GpulaunchError as problem:
+            self.problem = problem
+            raise
 
-    def _create(self, document: Document, gone: int) -> tuple[Document, Ended] | None:
+    def _create(
+        self, document: Document, gone: int, send: Callable[[Document], str | None]
+    ) -> None:
         try:
             document = canonical(document)
             if self._has_lease_already(document):
-                return None
+                return
             container = asked_container(document, self._title)
             image = self.client.image(container.image)
             nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
             asked = asked_gpus(document, container, nv_gpu, image, self._alias)
         except (TypeError, AttributeError):  # it is no request, as the engine will say
-            return None
+            return
         if PROJECT_LABEL in (document.get("Labels") or {}):  # compose is not attached to it alone
             container = replace(container, attached=False)
         if asked is None and not self._fills:
-            return None
+            return
         launch = read_container_launch(
             self._options,
             self.client,
@@ -158,9 +143,9 @@ class DockerPorter(ContainerLeases):
             warn=self.warn,
         )
         if launch is None:
-            if not (asked and asked.nothing) or asked.text.startswith(VISIBLE):
-                return None
-            return with_gpus(document, (), NO_WAY, DEFAULT_DRIVER, {}, {}), lambda _: None
+            if asked and asked.nothing and not asked.text.startswith(VISIBLE):
+                send(with_gpus(document, (), NO_WAY, DEFAULT_DRIVER, {}, {}))
+            return
         if shares(launch):
             user = image.user if image else None
             security = (self._info or self.client.info()).security
@@ -171,8 +156,14 @@ class DockerPorter(ContainerLeases):
         if image is None:
             self._foresee(launch)
             raise NotHereError(container.image)
-        keeper = self.take(launch, gone)
-        return self._filled(document, container, keeper), self._ended(keeper)
+        keeper, made = self.take(launch, gone), None
+        try:
+            made = send(self._filled(document, container, keeper))
+        finally:
+            if made is None:
+                keeper.release()
+            else:
+                self._fresh[made] = keeper
 
     def _has_lease_already(self, document: Document) -> bool:
         """Return whether a container comes from another door, as one in the lease around that."""
@@ -200,20 +191,15 @@ class DockerPorter(ContainerLeases):
             return found
         return with_mps(found, lease.share)
 
-    def start(self, container: str, gone: int) -> Ended | None:
+    def start(self, container: str, gone: int, send: Callable[[], str | None]) -> None:
         """Take the lease of a container that was made under one and has none any more."""
         self.end_reserve()  # what is started first comes after all that is made
-        try:
+        with self._noting_problems():
             found = None if container in self._fresh else self.client.container(container)
             if keeper := self._fresh.pop(found.id if found else container, None):
                 self.begins_to_run(keeper)
-                return None
-            if found is None or not (found.lease_id and found.uuids):
-                return None
-            return self._renew(found, gone)
-        except BaseException as problem:
-            self._note(problem)
-            raise
+            elif found and found.lease_id and found.uuids:
+                self._renew(found, gone, send)
 
     def removed(self) -> None:
         """Free what was taken for containers that were made here and are gone by now."""
@@ -227,9 +213,9 @@ class DockerPorter(ContainerLeases):
         self.removed()
         return super().take(launch, gone)
 
-    def _renew(self, container: Container, gone: int) -> Ended | None:
+    def _renew(self, container: Container, gone: int, send: Callable[[], str | None]) -> None:
         if has_lease(container, self.client, open_table(described=True, warn=self.warn)):
-            return None
+            return
         launch = read_container_start(
             self._options,
             self.client,
@@ -239,15 +225,14 @@ class DockerPorter(ContainerLeases):
             warn=self.warn,
         )
         self._look(launch)
-        keeper = self.take(launch, gone)
-
-        def ended(started: str | None) -> None:
+        keeper, started = self.take(launch, gone), None
+        try:
+            started = send()
+        finally:
             if started is None:
                 keeper.release()
             else:
                 self.begins_to_run(keeper)
-
-        return ended
 
     def _look(self, launch: Launch) -> None:
         self.launch = launch
@@ -289,17 +274,6 @@ class DockerPorter(ContainerLeases):
         # The innermost one: those around it have given their GPUs away.
         found = max(fitting, key=lambda lease: len(lease.ancestors), default=None)
         return replace(launch, within=found) if found else launch
-
-    def _ended(self, keeper: ContainerKeeper) -> Ended:
-        """Return what is called once the engine has made or started the container, or refused."""
-
-        def ended(container: str | None) -> None:
-            if container is None:
-                keeper.release()
-            else:
-                self._fresh[container] = keeper
-
-        return ended
 
 
 def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | None]:
