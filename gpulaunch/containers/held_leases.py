@@ -151,21 +151,17 @@ class Followed:
         self._failures = 0
         self._look_s = _LOOK_S
 
-    def has_ended(self) -> bool:
-        """Return whether the containers, too, have ended for good; False if unsure."""
-        try:
+    def has_ended(self, *, or_only_made: bool = False) -> bool:
+        """Return whether the containers, too, have ended for good; False if unsure.
+
+        Args:
+            or_only_made: whether those count as well that nobody has started, or will.
+        """
+        with suppress(FailedError):
             found = self._client.within(ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
                 return not found or self._wait_for_end(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
-        except FailedError:
-            pass
-        return False
-
-    def has_only_been_made(self) -> bool:
-        """Return whether the containers are there and none was started or is to be; else False."""
-        with suppress(FailedError):
-            found = self._client.within(ANSWER_S).containers_of(*self._of)
-            return bool(found) and all(one.is_only_made for one in found)
+            return or_only_made and all(one.is_only_made for one in found)
         return False
 
     def pids(self) -> set[int]:

@@ -95,7 +95,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     container = launch.container
     assert container  # noqa: S101  for the type checker
     driver = launch.machine.topology.driver
-    leases = ContainerLeases(None, events, watches=True)
+    leases = ContainerLeases(options, None, events)
     try:
         keeper = leases.take(launch)
         lease_id, argv = keeper.lease.id, command.argv
@@ -112,8 +112,8 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
         job = keeper.job
         assert job  # noqa: S101  it came with the lease
         job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
-        status, was_late = leases.run_to_end(job, options)
+        status = leases.run_to_end(job)
     finally:
         leases.release()
-    leases.raise_if_ended(options, was_late=was_late)
+    leases.raise_if_ended()
     return status
