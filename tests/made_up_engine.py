@@ -3,8 +3,8 @@
 Its client answers from lists.
 """
 
+from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import Info
-from gpulaunch.containers.life import Container
 from gpulaunch.machine.topology import Topology
 
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.life import LEASE_LABEL, Container, Image
+from gpulaunch.containers.container import LEASE_LABEL, Asked, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
+from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import (
     ANSWER_S,
     QUESTION_S,
@@ -20,11 +21,20 @@ from gpulaunch.containers.engine import (
     NoAnswerError,
 )
 from gpulaunch.containers.engines import engines_of
-from gpulaunch.containers.life import START_FOLLOWS_S, Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time, runs, state_of
+from gpulaunch.records import Record
+
+START_FOLLOWS_S = 2.0
+"""Seconds after a stop within which docker restart starts a container again."""
+
+RELEASE_FOLLOWS_S = 10.0
+"""Longest wait for the companion of a container that has ended to release its lease.
+
+It looks every 3 s at least while no process tells of a start, and may take 2 s more to be sure.
+"""
 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
@@ -38,6 +48,26 @@ _LONGEST_LOOK_S = 3.0
 _Asked = dict[tuple[str, str], tuple[EngineClient, str | FailedError]]
 """Engines by title and address: a client with a limit for all its answers together, and the
 engine's own id or the reason why it does not answer."""
+
+
+class Standing(Record):
+    """The known state of a lease's containers.
+
+    Attributes:
+        holds: whether the containers, or an engine that cannot be asked, keep the lease.
+        problem: reason why the state is unknown, or None.
+        forbidden: whether the reason is that this user is not allowed to ask.
+    """
+
+    holds: bool
+    containers: tuple[Container, ...]
+    problem: str | None
+    forbidden: bool = False
+
+    @property
+    def keeper(self) -> Container | None:
+        """The container that holds the lease, or else one that did."""
+        return next((c for c in self.containers if c.holds), next(iter(self.containers), None))
 
 
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:

@@ -5,8 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.held_leases import Followed
-from gpulaunch.containers.life import RELEASE_FOLLOWS_S
+from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S, Followed
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire

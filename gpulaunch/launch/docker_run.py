@@ -11,11 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from gpulaunch.containers.asked import (
+from gpulaunch.containers.container import (
     HOST_VARIABLES,
+    LEASE_LABEL,
+    PROJECT_LABEL,
     VISIBLE,
     AskedContainer,
+    Container,
+    container_labels,
     container_variables,
+    service_of,
 )
 from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
@@ -31,13 +36,6 @@ from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_o
 from gpulaunch.containers.door import Document, Door, NotHereError
 from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.life import (
-    LEASE_LABEL,
-    PROJECT_LABEL,
-    Container,
-    container_labels,
-    service_of,
-)
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed, printable

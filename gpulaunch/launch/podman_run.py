@@ -3,10 +3,9 @@
 import os
 from collections.abc import Callable
 
-from gpulaunch.containers.asked import HOST_VARIABLES, container_variables
+from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
 from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.life import container_labels
 from gpulaunch.containers.podman.client import client_of
 from gpulaunch.containers.podman.command import (
     PodmanCommand,

@@ -4,9 +4,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.containers.asked import Asked, AskedContainer
+from gpulaunch.containers.container import PROFILE_LABEL, Asked, AskedContainer, Container, Image
 from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
-from gpulaunch.containers.life import PROFILE_LABEL, RELEASE_FOLLOWS_S, Container, Image
+from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.launch import Launch
@@ -178,11 +178,12 @@ def _merge_asked_gpus(options: Options, container: AskedContainer, asked: Asked 
     count = asked.number or str(len(asked.devices))
     if "gpus" in options.given and options.given["gpus"][1] != count:
         raise UsageError(f"{options.origin('gpus')} and {says} disagree")
+    name = asked.text.replace("=", " ").rpartition(" ")[0]  # such as "device request" or "NV_GPU"
     if asked.number:
-        return options.but(gpus=(asked.name, count))
+        return options.but(gpus=(name, count))
     if "only" in options.given:
         raise UsageError(f"{options.flag('only')} and {says} both name GPUs: say it once")
-    return options.but(only=(asked.name, ",".join(asked.devices)), gpus=(asked.name, count))
+    return options.but(only=(name, ",".join(asked.devices)), gpus=(name, count))
 
 
 def shares(launch: Launch) -> bool:

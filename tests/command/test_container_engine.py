@@ -10,8 +10,7 @@ from made_up_engine import BOX, Boxes
 from values import lease
 
 from gpulaunch.containers.engines import ENGINES
-from gpulaunch.containers.held_leases import Followed, standings_of
-from gpulaunch.containers.life import Standing
+from gpulaunch.containers.held_leases import Followed, Standing, standings_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 

@@ -11,8 +11,8 @@ from engine import IMAGE
 from test_docker import SHOW, Host
 
 import gpulaunch
+from gpulaunch.containers.container import LEASE_LABEL
 from gpulaunch.containers.docker.client import DockerClient, parse_info
-from gpulaunch.containers.life import LEASE_LABEL
 
 pytest_plugins = ("fake_nvml", "test_docker")
 

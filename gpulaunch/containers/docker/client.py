@@ -16,7 +16,19 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from gpulaunch.containers.asked import VISIBLE, asks_for_gpus, without_kinds
+from gpulaunch.containers.container import (
+    GPUS_LABEL,
+    LATER_LABEL,
+    LEASE_LABEL,
+    PROJECT_LABEL,
+    SHARE_LABEL,
+    VISIBLE,
+    Container,
+    Image,
+    asks_for_gpus,
+    service_of,
+    without_kinds,
+)
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
@@ -28,16 +40,6 @@ from gpulaunch.containers.engine import (
     NoAnswerError,
     RefusedByEngineError,
     cdi_names_all,
-)
-from gpulaunch.containers.life import (
-    GPUS_LABEL,
-    LATER_LABEL,
-    LEASE_LABEL,
-    PROJECT_LABEL,
-    SHARE_LABEL,
-    Container,
-    Image,
-    service_of,
 )
 from gpulaunch.errors import FailedError, GpulaunchError, printable
 from gpulaunch.machine.drivers import DRIVERS

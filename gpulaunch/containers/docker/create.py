@@ -8,10 +8,11 @@ a program. Source: Docker Engine API 1.41 to 1.51, ContainerCreate.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.containers.asked import (
+from gpulaunch.containers.container import (
     VISIBLE,
     Asked,
     AskedContainer,
+    Image,
     asked_by_files,
     asked_by_names,
     asked_of_other_maker,
@@ -20,7 +21,6 @@ from gpulaunch.containers.asked import (
     is_gpu_device,
     without_kinds,
 )
-from gpulaunch.containers.life import Image
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Share
 from gpulaunch.machine.drivers import DRIVERS

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
+from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -27,7 +28,6 @@ from gpulaunch.containers.engine import (
     RefusedByEngineError,
     cdi_names_all,
 )
-from gpulaunch.containers.life import LEASE_LABEL, Container, Image
 from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.machine.drivers import DRIVERS

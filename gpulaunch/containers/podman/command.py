@@ -7,7 +7,7 @@ value. The image and all that follows it are left untouched.
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.containers.asked import (
+from gpulaunch.containers.container import (
     VISIBLE,
     Asked,
     AskedContainer,
