@@ -92,21 +92,15 @@ def cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -
     """
     texts = []
     for directory in directories:
+        names = []
         with suppress(OSError):
-            for name in os.listdir(directory):
-                path = os.path.join(directory, name)
-                if name.endswith((".json", ".yaml")) and os.path.isfile(path):
-                    texts.append(_read_start(path))
+            names = os.listdir(directory)
+        for path in (os.path.join(directory, name) for name in names):
+            if path.endswith((".json", ".yaml")) and os.path.isfile(path):
+                with suppress(OSError), open(path, errors="replace") as file:
+                    texts.append(file.read(_MOST_CHARACTERS))
     texts = [text for text in texts if kind in text]
     return all(any(uuid in text for text in texts) for uuid in uuids)
-
-
-def _read_start(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(_MOST_CHARACTERS)
-    except OSError:
-        return ""
 
 
 class EngineClient(ABC):
@@ -117,7 +111,6 @@ class EngineClient(ABC):
     FailedError if it fails.
 
     Args:
-        address: address of the engine, for messages.
         altogether_s: longest wait for all answers together, in seconds; None for ANSWER_S for each.
 
     Attributes:
