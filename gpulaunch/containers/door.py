@@ -102,13 +102,14 @@ class Door:
         return self._listener.fileno()
 
     def serve(self, porter: Porter) -> None:
-        """Let clients in, in threads of this process.
-
-        Args:
-            porter: who looks at requests.
-        """
+        """Let clients in, in threads of this process."""
         self._porter = porter
-        _start_thread(self._serve)
+        # Signals still interrupt the main thread; what that one starts has this mask, too.
+        mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+        try:
+            start_new_thread(self._serve, ())
+        finally:
+            change_mask(signal.SIG_SETMASK, mask)
 
     def leave(self) -> None:
         """Leave the door to a process that was forked."""
@@ -131,7 +132,7 @@ class Door:
                     return
                 time.sleep(_BUSY_S)
                 continue
-            _start_thread(self._attend, socket(fileno=descriptor))
+            start_new_thread(self._attend, (socket(fileno=descriptor),))
 
     def _attend(self, client: socket) -> None:
         with closing(client), suppress(ConnectionError):  # one of the two has gone
@@ -178,11 +179,7 @@ class Door:
             self._porter.removed()
 
     def _create(self, client: socket, head: Sequence[str], body: bytes) -> bytes:
-        """Return the engine's answer to a request to create a container; none if it may pass.
-
-        Args:
-            head: lines of its head, without the length of its body.
-        """
+        """Return the engine's answer to a request to create a container; none if it may pass."""
         answer = b""
 
         def send(changed: Document) -> str | None:
@@ -264,14 +261,6 @@ def _remove(directory: str) -> None:
     with suppress(OSError):
         os.unlink(f"{directory}/docker.sock")
         os.rmdir(directory)
-
-
-def _start_thread(work: Callable[..., None], *arguments: object) -> None:
-    mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
-    try:
-        start_new_thread(work, arguments)
-    finally:
-        change_mask(signal.SIG_SETMASK, mask)
 
 
 def _read_head(sender: socket) -> tuple[bytes, bytes]:

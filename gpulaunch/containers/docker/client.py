@@ -50,14 +50,11 @@ from gpulaunch.process.system import leads_namespace
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_CDI_RETURNS = (28, 2)
-"""The first version that starts containers with CDI devices again (moby 49989)."""
-
+_CDI_RETURNS = (28, 2)  # the first version that starts containers with CDI again (moby 49989)
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = ["destroy", "kill", "start", "stop"]
-"""Events that tell an end from a restart."""
+_DECISIVE = ["destroy", "kill", "start", "stop"]  # events that tell an end from a restart
 
 
 class _NotFoundError(RefusedByEngineError):
@@ -139,7 +136,7 @@ class DockerClient(EngineClient):
     def names(self, label: str | None = None) -> dict[str, str]:
         """Return the names of containers by id: of those with a label, or of all that run."""
         path = f"/containers/json?all=1&filters={_labels(label)}" if label else "/containers/json"
-        return self._parse(self._send("GET", path), parse_names)
+        return self._parse(self._send("GET", path), _parse_names)
 
     def of_project(self, project: str) -> dict[str, str]:
         """Return the leases that the containers of a project of compose were made under, by id."""
@@ -151,11 +148,9 @@ class DockerClient(EngineClient):
 
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str]:
         """Return what has happened to a lease's containers."""
-        of = (
-            {"label": [f"{LEASE_LABEL}={lease_id}"]}
-            if container_id is None
-            else {"container": [container_id]}
-        )
+        of = {"label": [f"{LEASE_LABEL}={lease_id}"]}
+        if container_id is not None:
+            of = {"container": [container_id]}
         filters = percent_encode(json.dumps({**of, "event": _DECISIVE}))
         query = f"since={since_s:.6f}&until={time.time():.6f}&filters={filters}"
         lines = self._send("GET", f"/events?{query}").splitlines()
@@ -164,7 +159,7 @@ class DockerClient(EngineClient):
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
         try:
-            return self._parse(self._send("GET", f"/containers/{container.id}/top"), parse_pids)
+            return self._parse(self._send("GET", f"/containers/{container.id}/top"), _parse_pids)
         except (_NotFoundError, _ConflictError):  # it is not running
             return set()
 
@@ -323,8 +318,7 @@ def parse_image(document: Mapping[str, Any]) -> Image:
     )
 
 
-def parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Read the answer of GET /containers/json: the names of containers by their ids."""
+def _parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     names = {}
     for entry in answer:
         # Links give a container further names, such as /other/alias.
@@ -338,10 +332,6 @@ def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[st
 
     Source: moby daemon/devices_nvidia_linux.go, where a count of N stands for the GPUs 0 to N-1,
     and docs/reference/commandline/container_run.md of docker/cli.
-
-    Args:
-        host: its HostConfig.
-        environment: its variables, as NAME=VALUE.
     """
     names: list[str] = []
     for request in filter(asks_for_gpus, host.get("DeviceRequests") or ()):
@@ -396,29 +386,20 @@ def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: in
 def parse_info(answer: Mapping[str, Any]) -> Info:
     """Read the answer of GET /info."""
     devices, version = answer.get("DiscoveredDevices"), checked_text(answer["ServerVersion"])
+    numbers = re.match(r"(\d+)\.(\d+)", version)  # of a version such as 28.2.0-rc.1
+    options = map(str, answer.get("SecurityOptions") or ())  # such as name=seccomp,profile=builtin
     return Info(
         id=checked_text(answer["ID"]),
         version=version,
         runtimes=tuple(answer.get("Runtimes") or ()),
         cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
         cdi_devices=None if devices is None else frozenset(one.get("ID", "") for one in devices),
-        security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
-        cdi_returns=_is_since(version, _CDI_RETURNS),
+        security=tuple(option.partition(",")[0].removeprefix("name=") for option in options),
+        cdi_returns=numbers is not None and (int(numbers[1]), int(numbers[2])) >= _CDI_RETURNS,
     )
 
 
-def _option_name(option: str) -> str:
-    """Return the name in an option such as name=seccomp,profile=builtin."""
-    return option.partition(",")[0].removeprefix("name=")
-
-
-def parse_pids(answer: Mapping[str, Any]) -> set[int]:
-    """Read the answer of GET /containers/ID/top: the table that ps writes."""
+def _parse_pids(answer: Mapping[str, Any]) -> set[int]:
+    """Read the table that ps writes."""
     titles = answer["Titles"]
     return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
-
-
-def _is_since(version: str, first: tuple[int, int]) -> bool:
-    """Return whether a version such as 28.2.0-rc.1 is this one or later; False for another text."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) >= first
