@@ -30,10 +30,9 @@ def read_podman_launch(
     name: str | None,
     warn: Callable[[str], None],
 ) -> Launch | tuple[str, ...]:
-    """Read and check everything that a podman command with GPUs needs; take nothing yet.
+    """Read and check everything that a podman command needs which makes or starts containers.
 
     Args:
-        command: podman's command line, which makes or starts containers.
         name: name that the user gave the job, or None.
 
     Returns:
@@ -43,7 +42,7 @@ def read_podman_launch(
         UsageError: something asked for does not exist or is impossible.
         FailedError: podman or the machine does not answer.
     """
-    client = client_of(command, os.environ)
+    client = client_of(command)
     if command.starts:
         found = [one for name in command.operands if (one := client.container(name))]
         made = [one for one in found if one.lease_id and one.uuids]
@@ -82,11 +81,8 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     The container outlives podman as an orphan that this process adopts, and then its companion
     follows it.
 
-    Args:
-        command: podman's command line.
-
     Returns:
-        Its wait status.
+        Podman's wait status.
 
     Raises:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.

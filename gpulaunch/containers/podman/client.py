@@ -51,7 +51,7 @@ class PodmanClient(EngineClient):
     Args:
         words: the program and its flags that say which store.
         user_id: id of the user whose store it is; only they can ask.
-        altogether_s: longest wait for all answers together, in seconds, or None for no limit.
+        altogether_s: as of EngineClient.
     """
 
     title, program = "Podman", "podman"
@@ -70,7 +70,7 @@ class PodmanClient(EngineClient):
     @classmethod
     def usual(cls) -> "PodmanClient":
         """Return a client of the store that podman would use from here."""
-        return client_of(read_command([cls.program]), os.environ)
+        return client_of(read_command([cls.program]))
 
     @classmethod
     def known(cls, user_id: int) -> "list[PodmanClient]":
@@ -90,7 +90,7 @@ class PodmanClient(EngineClient):
     def info(self) -> Info:
         """Return podman's description of itself."""
         answer = self._ask("info", "--format", "json")
-        return self._parse(answer, lambda info: parse_info(info, self._user_id))
+        return self._parse(answer, lambda info: _parse_info(info, self._user_id))
 
     def ways_into(self, info: Info, topology: Topology) -> list[str]:
         """Return the one way by which a machine's GPUs can get in, CDI, if there is one."""
@@ -145,14 +145,6 @@ class PodmanClient(EngineClient):
             if status in _ACTIONS:
                 actions.append(_ACTIONS[status])
         return actions
-
-    def pids(self, container: Container) -> set[int]:
-        """Return the pids of the processes in a container, as the host counts them."""
-        try:
-            rows = self._ask("top", container.id, "hpid").split()[1:]
-        except RefusedByEngineError:  # it is not running
-            return set()
-        return {int(row) for row in rows if row.isdigit()}
 
     def end(
         self,
@@ -234,7 +226,6 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
     """Read one container in the answer of podman container inspect.
 
     Args:
-        document: the answer.
         now_s: the time, in seconds since 1970.
     """
     state = document["State"]
@@ -270,13 +261,7 @@ def _read_creation(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return made_by, ("all",) if asked.number == "all" else asked.devices
 
 
-def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
-    """Read the answer of podman info.
-
-    Args:
-        answer: the whole answer.
-        user_id: id of the user who asked, whose store it is.
-    """
+def _parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
     version = checked_text(answer["version"]["Version"])
     numbers = tuple(int(number) for number in version.split(".")[:2])
     root = answer["store"]["graphRoot"]
@@ -290,13 +275,13 @@ def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
     )
 
 
-def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanClient:
+def client_of(command: PodmanCommand) -> PodmanClient:
     """Return a client of the store that a podman command would use.
 
     Raises:
         UsageError: it would ask a service, which may be on another machine.
     """
-    _refuse_remote(command, environment)
+    _refuse_remote(command)
     words = [command.argv[0]]
     for flag in (*command.global_flags, *command.flags):
         if flag.name in STORE_FLAGS:
@@ -304,12 +289,11 @@ def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanC
     return PodmanClient(words, os.geteuid())
 
 
-def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> None:
-    """Check that podman itself runs the containers, here."""
+def _refuse_remote(command: PodmanCommand) -> None:
     origin = None
     for name in _REMOTE_VARIABLES:
-        if environment.get(name):
-            origin = f"{name}={printable(environment[name])}"
+        if os.environ.get(name):
+            origin = f"{name}={printable(os.environ[name])}"
     for flag in command.global_flags:
         if flag.name in ("-r", "--remote"):
             origin = flag.name if flag.is_on else None
