@@ -69,7 +69,6 @@ def asked_container(document: Document, title: str) -> AskedContainer:
     """Read what matters to GPUs.
 
     Args:
-        document: the request.
         title: words of the command that sends it, such as "docker run".
 
     Raises:
@@ -103,7 +102,6 @@ def asked_gpus(
     Only if nothing asks for an NVIDIA GPU, what asks for those of other makers counts.
 
     Args:
-        document: the request.
         container: what it says besides.
         nv_gpu: nvidia-docker's list of GPUs, from the environment; "" for none.
         image: the image; None if it is not here.
@@ -281,11 +279,9 @@ def check_sharing(
     """Check that a container can be a client of its user's MPS daemon, as far as is known now.
 
     Args:
-        document: the request to create it.
-        asked: what it says.
+        asked: what the request says.
         engine: name of the engine in messages.
         user_id: user id of the launching user, whom the MPS daemon serves.
-        group_id: group id of the launching user.
         image_user: USER of the image, "" for root; None if the image is not here yet.
         security: the engine's security options, such as "userns" or "rootless".
 
