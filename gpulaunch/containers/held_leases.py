@@ -5,8 +5,6 @@ whether a lease is still needed. Its processes are followed by pidfds, and the e
 their end means. docs/decisions/docker.md has the reasons.
 """
 
-import os
-import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from gpulaunch.containers.engine import (
 from gpulaunch.containers.engines import engines_of
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
+from gpulaunch.process.ending import wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time, runs, state_of
 from gpulaunch.records import Record
@@ -41,7 +40,6 @@ STOP_FOLLOWS_S = 0.25
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
-_LOOK_AGAIN_S = 0.1
 _LOOK_S = 0.01
 _LONGEST_LOOK_S = 3.0
 
@@ -283,7 +281,8 @@ class Followed:
                 wait_s = min(wait_s, deadline_s - time.monotonic())
                 if wait_s <= 0:
                     return False
-            _sleep_until_end(holders, command, wait_s)
+            pids = [pid for one in holders for pid in one.watched if runs(pid)]
+            wait_for_one([*pids, command.pid] if command else pids, wait_s)
             if any(container.state != "created" for container in holders):
                 ended_s = time.monotonic()
 
@@ -328,20 +327,3 @@ def _settling_s(actions: Sequence[str] | None) -> float:
     if "stop" in last:
         return START_FOLLOWS_S
     return STOP_FOLLOWS_S if "kill" in last else 0.0
-
-
-def _sleep_until_end(holders: list[Container], command: Process | None, wait_s: float) -> None:
-    """Sleep until a process of the containers or the command ends, or the time is up."""
-    pids = [pid for container in holders for pid in container.watched if runs(pid)]
-    poll, pidfds = select.poll(), []
-    try:
-        for pid in [*pids, command.pid] if command else pids:
-            try:
-                pidfds.append(os.pidfd_open(pid))
-                poll.register(pidfds[-1], select.POLLIN)
-            except OSError:  # it has ended, or no descriptor is left
-                wait_s = min(wait_s, _LOOK_AGAIN_S)
-        poll.poll(wait_s * 1000)
-    finally:
-        for pidfd in pidfds:
-            os.close(pidfd)

@@ -5,6 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S, Followed
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
@@ -333,6 +334,14 @@ class ContainerLeases:
             self._watch.raise_if_idle()
         if self._was_late:
             raise over_limit(self.options.time_limit or 0)
+
+    def way_inside(self, keeper: ContainerKeeper) -> tuple[str, list[str]]:
+        """Return the way of a lease's GPUs into their container, and the UUIDs of those."""
+        container, topology = keeper.launch.container, keeper.launch.machine.topology
+        if container is None or container.way == NO_WAY:
+            self.warn(f"{topology.name} is only described: its GPUs get into no container")
+            return NO_WAY, []
+        return container.way, [gpu.uuid for gpu in keeper.grant.gpus]
 
     def begins_to_run(self, keeper: ContainerKeeper) -> None:
         """Leave the lease of a container that begins to run to its companion, if it is to follow.

@@ -97,9 +97,12 @@ class DockerPorter(ContainerLeases):
     ) -> None:
         is_of_many = line is None or line.is_compose
         super().__init__(options, this_process(), events, follows=is_of_many, forks=forks)
-        self.client, self._line = client, line
+        self.client = client
         self._title = line.title if line else "docker run"
+        self._command = without_secrets(line.argv) if line else None
+        self._alias = line.alias if line else None
         self._fills = fills or not is_of_many
+        self._nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
         # A program may outlive many an engine.
         self._info = client.info() if line else None
         self._turn, self._only_looks = allocate_lock(), only_looks
@@ -129,19 +132,18 @@ class DockerPorter(ContainerLeases):
     ) -> None:
         try:
             document = canonical(document)
-            if self._has_lease_already(document):
+            labels = document.get("Labels") or {}
+            if self._is_of_a_lease(labels):
                 return
             container = asked_container(document, self._title)
             image = self.client.image(container.image)
-            nv_gpu = os.environ.get("NV_GPU", "") if self._fills else ""
-            alias = self._line.alias if self._line else None
-            asked = asked_gpus(document, container, nv_gpu, image, alias)
+            asked = asked_gpus(document, container, self._nv_gpu, image, self._alias)
         except (TypeError, AttributeError):  # it is no request, as the engine will say
             return
-        if PROJECT_LABEL in (document.get("Labels") or {}):  # compose is not attached to it alone
-            container = replace(container, attached=False)
         if asked is None and not self._fills:
             return
+        if PROJECT_LABEL in labels:  # compose is not attached to it alone
+            container = replace(container, attached=False)
         info = self._info or self.client.info()
         launch = read_container_launch(
             self.options,
@@ -150,8 +152,8 @@ class DockerPorter(ContainerLeases):
             container,
             asked,
             image,
-            self._command(container.image),
-            name=self.options.name or service_of(document.get("Labels") or {}),
+            self._command or (*self._title.split(), container.image),
+            name=self.options.name or service_of(labels),
             warn=self.warn,
         )
         if launch is None:
@@ -162,7 +164,7 @@ class DockerPorter(ContainerLeases):
             user = image.user if image else None
             ids = os.geteuid(), os.getegid()
             check_sharing(document, container, self.client.title, *ids, user, info.security)
-        launch = self._among_its_project(launch, document)
+        launch = self._among_its_project(launch, labels)
         self._look(launch)
         if image is None:
             self._foresee(launch)
@@ -176,37 +178,31 @@ class DockerPorter(ContainerLeases):
             else:
                 self._fresh[made] = keeper
 
-    def _command(self, operand: str) -> tuple[str, ...]:
-        """Return the command line of a launch, for others to see."""
-        if self._line is None:
-            return (*self._title.split(), operand)
-        return without_secrets(self._line.argv)
-
-    def _has_lease_already(self, document: Document) -> bool:
+    def _is_of_a_lease(self, labels: Mapping[str, str]) -> bool:
         """Return whether a container comes from another door, as one in the lease around that."""
-        lease_id = (document.get("Labels") or {}).get(LEASE_LABEL)
+        lease_id = labels.get(LEASE_LABEL)
         if lease_id is None:
             return False
         leases = open_table(described=True, warn=self.warn).peek().leases
         return any(one.id == lease_id and one.user_id == os.geteuid() for one in leases)
 
+    def _foresee(self, launch: Launch) -> None:
+        """Refuse what would not get its GPUs now, before its image is pulled."""
+        decision, _ = preview(launch, self.warn)
+        if isinstance(decision, Refuse) or (isinstance(decision, Wait) and not launch.wait):
+            raise self.events.refusal(launch, decision)
+
     def _filled(
         self, document: Document, container: AskedContainer, keeper: ContainerKeeper
     ) -> Document:
         """Return the request with the GPUs of its lease."""
-        launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
-        assert launch.container  # noqa: S101  for the type checker
-        way, driver = launch.container.way, launch.machine.topology.driver
-        if way == NO_WAY:
-            name = launch.machine.topology.name
-            self.warn(f"{name} is only described: its GPUs get into no container")
-        uuids = [gpu.uuid for gpu in gpus] if way != NO_WAY else []
+        lease, gpus = keeper.lease, keeper.grant.gpus
+        way, uuids = self.way_inside(keeper)
+        driver = keeper.launch.machine.topology.driver
         variables = container_variables(container, gpus, driver, lease.id, lease.share)
         labels = container_labels(gpus, lease.id, lease.share, later=not container.runs)
         found = with_gpus(document, uuids, way, driver, variables, labels)
-        if lease.share is None:
-            return found
-        return with_mps(found, lease.share)
+        return with_mps(found, lease.share) if lease.share else found
 
     def start(self, container: str, gone: int, send: Callable[[], str | None]) -> None:
         """Take the lease of a container that was made under one and has none any more."""
@@ -237,7 +233,7 @@ class DockerPorter(ContainerLeases):
             self.options,
             self.client,
             container,
-            self._command(container.name),
+            self._command or (*self._title.split(), container.name),
             name=self.options.name or container.service,
             warn=self.warn,
         )
@@ -256,23 +252,16 @@ class DockerPorter(ContainerLeases):
         if self._only_looks:
             raise GivenUpError
 
-    def _foresee(self, launch: Launch) -> None:
-        """Refuse what would not get its GPUs now, before its image is pulled."""
-        decision, _ = preview(launch, self.warn)
-        if isinstance(decision, Refuse) or (isinstance(decision, Wait) and not launch.wait):
-            raise self.events.refusal(launch, decision)
-
-    def _among_its_project(self, launch: Launch, document: Document) -> Launch:
+    def _among_its_project(self, launch: Launch, labels: Mapping[str, str]) -> Launch:
         """Return the launch of a container of compose, inside of a lease of its project if need be.
 
         What takes the place of another container gets the GPUs of that one, since compose makes the
         new one first. Containers that name the same GPUs, or all of them, have them together.
         """
-        labels = document.get("Labels") or {}
-        project, request = labels.get(PROJECT_LABEL), launch.request
-        if not project:
+        request = launch.request
+        if PROJECT_LABEL not in labels:
             return launch
-        made_under = self.client.of_project(project)
+        made_under = self.client.of_project(labels[PROJECT_LABEL])
         known = {*made_under, *made_under.values()}
         leases = [
             lease

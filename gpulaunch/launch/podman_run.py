@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
-from gpulaunch.containers.engine import NO_WAY
 from gpulaunch.containers.flags import without_secrets
 from gpulaunch.containers.podman.client import client_of
 from gpulaunch.containers.podman.command import (
@@ -87,8 +86,6 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     Raises:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
-    container = launch.container
-    assert container  # noqa: S101  for the type checker
     driver = launch.machine.topology.driver
     leases = ContainerLeases(options, None, events)
     try:
@@ -97,11 +94,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
         if not command.starts:
             gpus = keeper.grant.gpus
             variables = container_variables(asked_container(command), gpus, driver, lease_id)
-            uuids = [gpu.uuid for gpu in gpus]
-            if container.way == NO_WAY:
-                name = launch.machine.topology.name
-                leases.warn(f"{name} is only described: its GPUs get into no container")
-                uuids = []
+            _, uuids = leases.way_inside(keeper)
             labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
         job = keeper.job

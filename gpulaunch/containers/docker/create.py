@@ -130,18 +130,15 @@ def asked_gpus(
     if container.runtime in _NVIDIA_RUNTIMES or (container.runtime is None and by):
         return _asked_by_image(image, f"runtime {container.runtime}" if container.runtime else by)
     names = [name for one in _requests(host) for name in one.get("DeviceIDs") or ()]
-    if any(_is_of_other_gpus(one) for one in _requests(host)):
-        return Asked("device request of another maker", of_other_maker=True)
+    for one in _requests(host):
+        if one.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(one):
+            return Asked("device request of another maker", of_other_maker=True)
     mounts = [str(one).partition(":")[0] for one in host.get("Binds") or ()]
     return asked_of_other_maker(container, [*names, *mounts])
 
 
 def _requests(host: Document) -> list[Document]:
     return list(host.get("DeviceRequests") or ())
-
-
-def _is_of_other_gpus(request: Document) -> bool:
-    return request.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(request)
 
 
 def _asked_by_request(request: Document) -> Asked:
@@ -203,8 +200,11 @@ def with_gpus(
     """
     host = dict(document.get("HostConfig") or {})
     asked = [one for one in _requests(host) if asks_for_gpus(one)]
-    others = [names for one in asked if (names := _without_gpus(one))]
-    requests = [one for one in _requests(host) if not asks_for_gpus(one)] + others
+    requests = [one for one in _requests(host) if not asks_for_gpus(one)]
+    for one in asked:  # a CDI request may name other devices, too
+        names = [name for name in one.get("DeviceIDs") or () if not _may_be_gpu(name)]
+        if names:
+            requests.append({**one, "DeviceIDs": names})
     added = dict(variables)
     if not uuids or way != "gpus":  # by which the engine sets it
         # An image may say "all", and the engine's default runtime may be nvidia.
@@ -232,12 +232,6 @@ def with_gpus(
         "Env": [*kept_variables, *(f"{name}={value}" for name, value in added.items())],
         "Labels": {**(document.get("Labels") or {}), **labels},
     }
-
-
-def _without_gpus(request: Document) -> Document | None:
-    """Return a CDI request without its GPUs; None if nothing else is in it."""
-    names = [name for name in request.get("DeviceIDs") or () if not _may_be_gpu(name)]
-    return {**request, "DeviceIDs": names} if names else None
 
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there

@@ -281,15 +281,6 @@ def client_of(command: PodmanCommand) -> PodmanClient:
     Raises:
         UsageError: it would ask a service, which may be on another machine.
     """
-    _refuse_remote(command)
-    words = [command.argv[0]]
-    for flag in (*command.global_flags, *command.flags):
-        if flag.name in STORE_FLAGS:
-            words += command.argv[flag.begin : flag.end]
-    return PodmanClient(words, os.geteuid())
-
-
-def _refuse_remote(command: PodmanCommand) -> None:
     origin = None
     for name in _REMOTE_VARIABLES:
         if os.environ.get(name):
@@ -304,3 +295,8 @@ def _refuse_remote(command: PodmanCommand) -> None:
             f"{origin}: podman would ask a service, whose GPUs may not be this machine's",
             "run 'gpulaunch podman' on the machine of the containers, without it",
         )
+    words = [command.argv[0]]
+    for flag in (*command.global_flags, *command.flags):
+        if flag.name in STORE_FLAGS:
+            words += command.argv[flag.begin : flag.end]
+    return PodmanClient(words, os.geteuid())

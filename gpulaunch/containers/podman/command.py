@@ -215,18 +215,13 @@ def _read_flags(
     for flag in flags:
         # Of a joined value one can be certain, and podman judges the flag.
         if flag.name not in known and flag.value is None:
-            raise FlagError(
-                f"{command}: unknown flag {printable(flag.name)}", _suggest_flag(flag.name, known)
-            )
+            name, hint = printable(flag.name), None
+            if name.startswith("--"):
+                near = nearest(flag.name, sorted(known))
+                meant = f"did you mean {' or '.join(near)}? " if near else ""
+                hint = f"{meant}a flag that is new in {PROGRAM} is written {name}=VALUE"
+            raise FlagError(f"{command}: unknown flag {name}", hint)
     return flags, flags[-1].end if flags else at
-
-
-def _suggest_flag(name: str, known: frozenset[str]) -> str | None:
-    if not name.startswith("--"):
-        return None
-    near = nearest(name, sorted(known))
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{meant}a flag that is new in {PROGRAM} is written {printable(name)}=VALUE"
 
 
 def asked_container(command: PodmanCommand) -> AskedContainer:
@@ -287,10 +282,6 @@ def _is_gpus_only(devices: str) -> bool:
     return all(map(is_gpu_device, devices.split(",")))
 
 
-def _is_gpu_flag(flag: Flag) -> bool:
-    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or ""))
-
-
 def with_gpus(
     command: PodmanCommand,
     uuids: Sequence[str],
@@ -309,8 +300,9 @@ def with_gpus(
         labels: labels that are added.
     """
     replaced = set()
-    for flag in filter(_is_gpu_flag, command.flags):
-        replaced |= set(range(flag.begin, flag.end))
+    for flag in command.flags:
+        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or "")):
+            replaced |= set(range(flag.begin, flag.end))
     kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
     added = []
     for uuid in uuids:
