@@ -24,6 +24,8 @@ QUESTION_S = 2.0
 """Seconds that an engine has for all answers when a launch or a user looks at the table."""
 
 _MOST_CHARACTERS = 16 << 20
+_HOOK = "nvidia-container-runtime-hook"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 T = TypeVar("T")
 
@@ -42,6 +44,10 @@ class ForbiddenError(NoAnswerError):
 
 class RefusedByEngineError(FailedError):
     """The engine has answered that it does not do that, or does not know what that is about."""
+
+
+class NotFoundError(RefusedByEngineError):
+    """The engine does not know what it was asked about."""
 
 
 class Info(Record):
@@ -83,13 +89,8 @@ def describe_way(way: str, driver: str) -> str:
     return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
 
 
-def cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -> bool:
-    """Return whether CDI specifications name all of these GPUs, for engines that list none.
-
-    Args:
-        directories: where the engine looks for specifications.
-        kind: the GPUs' kind, such as nvidia.com/gpu.
-    """
+def _cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -> bool:
+    """Return whether CDI specifications name all of these GPUs, for engines that list none."""
     texts = []
     for directory in directories:
         names = []
@@ -110,9 +111,6 @@ class EngineClient(ABC):
     another user's program. Each method raises NoAnswerError if the engine does not answer, and
     FailedError if it fails.
 
-    Args:
-        altogether_s: longest wait for all answers together, in seconds; None for ANSWER_S for each.
-
     Attributes:
         title: name of the engine in messages, such as Docker Engine.
         program: name of its client.
@@ -130,10 +128,9 @@ class EngineClient(ABC):
     cannot_share: str | None = None
     ways: frozenset[str]
 
-    def __init__(self, address: str, altogether_s: float | None = None) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._answer_s = ANSWER_S if altogether_s is None else min(altogether_s, ANSWER_S)
-        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+        self._answer_s, self._until_s = ANSWER_S, float("inf")
         self._lease_of: dict[str, str | None] = {}
 
     @classmethod
@@ -159,20 +156,40 @@ class EngineClient(ABC):
     def exists(self) -> bool:
         """Return whether there is something at the address."""
 
-    @abstractmethod
     def within(self, seconds: float) -> "EngineClient":
-        """Return a client of the same engine with a limit for all its answers together."""
+        """Return a client of the same engine with a limit for all its answers together.
+
+        Without one each answer has ANSWER_S.
+        """
+        limited = self.__new__(type(self))
+        limits = {"_answer_s": min(seconds, ANSWER_S), "_until_s": time.monotonic() + seconds}
+        limited.__dict__.update(self.__dict__, **limits)
+        return limited
 
     @abstractmethod
     def info(self) -> Info:
         """Return the engine's description of itself."""
 
-    @abstractmethod
     def ways_into(self, info: Info, topology: Topology) -> list[str]:
         """Return the members of WAYS by which all of a machine's GPUs can get into its containers.
 
         The preferred way comes first.
         """
+        entry = DRIVERS[topology.driver]
+        uuids = [gpu.uuid for gpu in topology.gpus]
+        if info.cdi_devices is None:
+            has_cdi = _cdi_names_all(info.cdi_directories, entry.cdi_kind, uuids)
+        else:
+            has_cdi = info.cdi_devices.issuperset(f"{entry.cdi_kind}={uuid}" for uuid in uuids)
+        found = ["cdi"] if has_cdi else []
+        others = self.ways & {*entry.container_ways}
+        if "runtime" in others and "nvidia" in info.runtimes:
+            found.append("runtime")
+        directories = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}".split(":")
+        hooks = (os.path.join(directory, _HOOK) for directory in directories)
+        if "gpus" in others and any(os.access(hook, os.X_OK) for hook in hooks):
+            found.append("gpus")
+        return found
 
     @abstractmethod
     def image(self, name: str) -> Image | None:
@@ -263,8 +280,7 @@ class EngineClient(ABC):
 
     def _left_s(self) -> float:
         """Return how long the next answer may take, in seconds."""
-        left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
-        return max(0.001, min(left_s, self._answer_s))
+        return max(0.001, min(self._until_s - time.monotonic(), self._answer_s))
 
     def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
         """Return what is read from an answer in JSON, whoever wrote it."""

@@ -38,27 +38,18 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    NotFoundError,
     RefusedByEngineError,
-    cdi_names_all,
 )
 from gpulaunch.errors import FailedError, GpulaunchError, printable
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
-
-_HOOK = "nvidia-container-runtime-hook"
-_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _CDI_RETURNS = (28, 2)  # the first version that starts containers with CDI again (moby 49989)
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
 _DECISIVE = ["destroy", "kill", "start", "stop"]  # events that tell an end from a restart
-
-
-class _NotFoundError(RefusedByEngineError):
-    """The engine does not know what it was asked about."""
 
 
 class _ConflictError(RefusedByEngineError):
@@ -90,32 +81,9 @@ class DockerClient(EngineClient):
         """Return whether the socket exists."""
         return os.path.exists(self.address)
 
-    def within(self, seconds: float) -> "DockerClient":
-        """Return a client of the same engine with a limit for all its answers together."""
-        return DockerClient(self.address, seconds)
-
     def info(self) -> Info:
         """Return the engine's description of itself."""
         return self._parse(self._send("GET", "/info"), parse_info)
-
-    def ways_into(self, info: Info, topology: Topology) -> list[str]:
-        """Return the members of WAYS by which all of a machine's GPUs can get in."""
-        entry = DRIVERS[topology.driver]
-        uuids = [gpu.uuid for gpu in topology.gpus]
-        found = []
-        if info.cdi_devices is None:
-            has_cdi = cdi_names_all(info.cdi_directories, entry.cdi_kind, uuids)
-        else:
-            has_cdi = info.cdi_devices.issuperset(f"{entry.cdi_kind}={uuid}" for uuid in uuids)
-        if has_cdi:
-            found.append("cdi")
-        if "runtime" in entry.container_ways and "nvidia" in info.runtimes:
-            found.append("runtime")
-        if "gpus" in entry.container_ways:
-            for directory in f"{os.environ.get('PATH', '')}:{_USUAL_PATH}".split(":"):
-                if os.access(os.path.join(directory, _HOOK), os.X_OK):
-                    return [*found, "gpus"]
-        return found
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -129,7 +97,7 @@ class DockerClient(EngineClient):
         """Return a container by name or id, with all of its labels."""
         try:
             content = self._send("GET", f"/containers/{percent_encode(name)}/json")
-        except _NotFoundError:
+        except NotFoundError:
             return None
         return self._parse(content, parse_container)
 
@@ -160,7 +128,7 @@ class DockerClient(EngineClient):
         """Return the pids of the processes in a container, as the host counts them."""
         try:
             return self._parse(self._send("GET", f"/containers/{container.id}/top"), _parse_pids)
-        except (_NotFoundError, _ConflictError):  # it is not running
+        except (NotFoundError, _ConflictError):  # it is not running
             return set()
 
     def end(
@@ -171,7 +139,7 @@ class DockerClient(EngineClient):
     ) -> None:
         """Stop a container so that it does not come back."""
         path = f"/containers/{container.id}"
-        with suppress(_NotFoundError):
+        with suppress(NotFoundError):
             if container.state == "created":
                 with suppress(_ConflictError):
                     self._send("DELETE", path)
@@ -235,7 +203,7 @@ class DockerClient(EngineClient):
             raise FailedError(f"{self.address} is podman's", "write podman: gpulaunch podman ...")
         status = (*lines[0].split(" "), "")[1]
         if status in ("301", "404"):  # 301 for names such as ../x
-            raise _NotFoundError(f"the Docker Engine at {self.address} does not know that")
+            raise NotFoundError(f"the Docker Engine at {self.address} does not know that")
         if status == "409":
             raise _ConflictError(f"the Docker Engine at {self.address} cannot do that now")
         if len(status) != 3 or not status.isdecimal():

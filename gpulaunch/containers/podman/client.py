@@ -25,13 +25,11 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    NotFoundError,
     RefusedByEngineError,
-    cdi_names_all,
 )
 from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import parse_time, runs, user_name
 from gpulaunch.records import replace
 
@@ -41,17 +39,12 @@ _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
 _REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 
 
-class _NoSuchContainerError(RefusedByEngineError):
-    """Podman does not know what it was asked about."""
-
-
 class PodmanClient(EngineClient):
     """The podman program, asked about one store.
 
     Args:
         words: the program and its flags that say which store.
         user_id: id of the user whose store it is; only they can ask.
-        altogether_s: as of EngineClient.
     """
 
     title, program = "Podman", "podman"
@@ -60,10 +53,8 @@ class PodmanClient(EngineClient):
     cannot_share = "podman's containers do not share GPUs yet"
     ways = frozenset({"cdi"})
 
-    def __init__(
-        self, words: Sequence[str], user_id: int, altogether_s: float | None = None
-    ) -> None:
-        super().__init__(" ".join(words), altogether_s)
+    def __init__(self, words: Sequence[str], user_id: int) -> None:
+        super().__init__(" ".join(words))
         self._words = tuple(words)
         self._user_id = user_id
 
@@ -83,20 +74,10 @@ class PodmanClient(EngineClient):
 
         return which(self._words[0]) is not None
 
-    def within(self, seconds: float) -> "PodmanClient":
-        """Return a client of the same store with a limit for all its answers together."""
-        return PodmanClient(self._words, self._user_id, seconds)
-
     def info(self) -> Info:
         """Return podman's description of itself."""
         answer = self._ask("info", "--format", "json")
         return self._parse(answer, lambda info: _parse_info(info, self._user_id))
-
-    def ways_into(self, info: Info, topology: Topology) -> list[str]:
-        """Return the one way by which a machine's GPUs can get in, CDI, if there is one."""
-        kind = DRIVERS[topology.driver].cdi_kind
-        uuids = [gpu.uuid for gpu in topology.gpus]
-        return ["cdi"] if cdi_names_all(info.cdi_directories, kind, uuids) else []
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -112,7 +93,7 @@ class PodmanClient(EngineClient):
         """Return a container by name or id, with all of its labels."""
         try:
             content = self._ask("container", "inspect", "--format", "json", "--", name)
-        except _NoSuchContainerError:
+        except NotFoundError:
             return None
         found = self._parse(content, lambda answer: parse_inspected(answer[0], time.time()))
         if found.state in ("running", "paused") and not any(map(runs, found.watched)):
@@ -153,7 +134,7 @@ class PodmanClient(EngineClient):
         before_signal: Callable[[set[int], int], object] | None = None,  # noqa: ARG002  for MPS alone
     ) -> None:
         """Stop a container so that it does not come back."""
-        with suppress(_NoSuchContainerError):
+        with suppress(NotFoundError):
             if container.state == "created":
                 with suppress(FailedError):  # it is being started
                     self._ask("rm", container.id)
@@ -196,7 +177,7 @@ class PodmanClient(EngineClient):
             return done.stdout
         text = done.stderr.decode(errors="replace").strip()
         if "no such container" in text or "no such object" in text:
-            raise _NoSuchContainerError(f"{self.title} does not know that container")
+            raise NotFoundError(f"{self.title} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")
         raise RefusedByEngineError(f"{self.address} failed: {printable(last) or 'no reason given'}")
 
