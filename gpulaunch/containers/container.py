@@ -12,7 +12,6 @@ from gpulaunch.records import Record
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.leases.lease import Share
 
-# ------------------------------------------------------------------------- the GPUs asked for
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """Variable with the GPUs of a container, for NVIDIA's container runtime."""
@@ -52,7 +51,6 @@ class AskedContainer(Record):
 
     Attributes:
         title: program and subcommand, such as "docker run".
-        image: name of the image.
         attached: whether the client stays until the container has ended.
         passes_signals: whether the client passes on the signals that it gets.
         runs: whether it is started as well as made.
@@ -162,8 +160,6 @@ def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ())
     return None
 
 
-# ------------------------------------------------------------------------- what it gets besides
-
 LEASE_LABEL = "io.gpulaunch.lease"
 """Id of the lease that a container was made under."""
 
@@ -241,15 +237,11 @@ def service_of(labels: Mapping[str, str]) -> str | None:
     return f"{project}/{labels.get('com.docker.compose.service')}" if project else None
 
 
-# ------------------------------------------------------------------------- what engines say of it
-
-
 class Image(Record):
     """What an image says of its containers.
 
     Attributes:
         user: user of their programs; "" for root.
-        labels: labels by name.
         variables: environment variables by name.
     """
 
@@ -263,11 +255,10 @@ class Container(Record):
 
     Attributes:
         id: 64 hexadecimal digits.
-        name: name without the leading slash.
+        name: name without docker's leading slash.
         state: created, running, paused, restarting, removing, exited or dead.
         has_failed: whether it was to start, and could not.
         restarts: whether its policy may start it again by itself.
-        image_id: id of its image.
         lease_id: id of the lease that it was made under, or None.
         uuids: UUIDs of the GPUs that it was made with.
         created_at: time of its creation, in a form that sorts.

@@ -55,7 +55,6 @@ class Info(Record):
 
     Attributes:
         id: the engine's own id, kept with its data.
-        version: version of the engine.
         runtimes: names of its runtimes.
         cdi_directories: directories in which it looks for CDI specifications.
         cdi_devices: device names that it has found there; None if the engine does not list them.
@@ -297,7 +296,6 @@ class ContainerLaunch(Record):
     """The container of a launch.
 
     Attributes:
-        client: client of its engine.
         engine_id: the engine's own id.
         way: way by which GPUs get in: one of WAYS, or NO_WAY.
         asked: the request for GPUs, or None.

@@ -42,7 +42,6 @@ class ContainerKeeper(Keeper):
     the client and the containers have ended.
 
     Args:
-        launch: a container's launch.
         share: its part of the GPUs, with a pipe directory unless the machine is described; None for
             GPUs of its own.
         process: the client; None to fork it.

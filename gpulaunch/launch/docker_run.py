@@ -328,10 +328,6 @@ def run_docker(
 ) -> tuple[int, GpulaunchError | None]:
     """Run docker's client at a door of this process, where its containers get their leases.
 
-    Args:
-        line: docker's command line.
-        events: who hears of each launch that begins.
-
     Returns:
         Its wait status, and why the last container got no GPUs, if it did not.
 

@@ -192,11 +192,9 @@ def with_gpus(
     """Return a request for a container that sees these GPUs and no others.
 
     Args:
-        document: the request as it was sent.
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
         way: one of WAYS, or NO_WAY.
         variables: variables that are added, in place of those of the same names.
-        labels: labels that are added.
     """
     host = dict(document.get("HostConfig") or {})
     asked = [one for one in _requests(host) if asks_for_gpus(one)]
@@ -245,10 +243,6 @@ def with_mps(document: Document, share: Share) -> dict[str, Any]:
 
     Directories are mounted by Mounts, since Binds would create a missing directory, in which no
     daemon listens.
-
-    Args:
-        document: a request that check_sharing has accepted.
-        share: the container's share.
     """
     host = dict(document.get("HostConfig") or {})
     if share.pipe_directory is not None:

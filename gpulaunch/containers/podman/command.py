@@ -115,7 +115,6 @@ class PodmanCommand(Record):
     """A command line of podman.
 
     Attributes:
-        argv: the whole command line.
         global_flags: flags before the subcommand.
         subcommand: words such as ("run",) or ("container", "run"); one word for those that neither
             make nor start containers.
@@ -296,8 +295,6 @@ def with_gpus(
 
     Args:
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
-        variables: variables that are added.
-        labels: labels that are added.
     """
     replaced = set()
     for flag in command.flags:
