@@ -14,6 +14,7 @@ from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import (
     ANSWER_S,
     QUESTION_S,
+    ContainerLaunch,
     EngineClient,
     ForbiddenError,
     NoAnswerError,
@@ -40,6 +41,7 @@ STOP_FOLLOWS_S = 0.25
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
+_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.01
 _LONGEST_LOOK_S = 3.0
 
@@ -148,32 +150,22 @@ def _find_standing(
 
 
 class Followed:
-    """The containers of a lease, and the client command that makes them.
+    """The containers of a lease, and the client command that is about to make them.
 
     Args:
-        engine_id: the engine's own id; another one at the same address does not know them.
-        lease_id: id of the lease that they were made under.
-        container_id: id of the one container that is older than the lease, or None.
-        since_s: time before which no event matters, in seconds since 1970.
+        container: where they will be; another engine at the same address does not know them.
+        lease_id: id of the lease that they will be made under.
         beside_others: whether the command makes others' containers, too, and goes on when these
             have ended.
     """
 
     def __init__(
-        self,
-        client: EngineClient,
-        engine_id: str,
-        lease_id: str,
-        container_id: str | None,
-        since_s: float,
-        *,
-        beside_others: bool = False,
+        self, container: ContainerLaunch, lease_id: str, *, beside_others: bool = False
     ) -> None:
         self._beside_others = beside_others
-        self._client = client
-        self._engine_id = engine_id
-        self._of = lease_id, container_id
-        self._since_s = since_s
+        self._client, self._engine_id = container.client, container.engine_id
+        self._of = lease_id, container.container_id
+        self._since_s = time.time() - _MARGIN_S
         self._seen = False
         self._ended_by_us = False
         self._failures = 0

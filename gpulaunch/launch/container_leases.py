@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # few containers share
     from gpulaunch.sharing.membership import Membership
 
 _TAKE_OVER = b"w"
-_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.2
 
 
@@ -77,14 +76,7 @@ class ContainerKeeper(Keeper):
         self.is_freed = self.is_handed_over = False
         self._ends_when_killed = is_cancelled_by_kill()
         self._overdue_s = None if limit_s is None else time.monotonic() + limit_s
-        self.followed = Followed(
-            container.client,
-            container.engine_id,
-            record.id,
-            container.container_id,
-            time.time() - _MARGIN_S,
-            beside_others=beside_others,
-        )
+        self.followed = Followed(container, record.id, beside_others=beside_others)
         self._companion = Companion(self._act, record.fd) if forks else None
         self.job = None if process else Job(keep=record.fd)
         self.process = self.job.process if self.job else process or self.process
