@@ -205,16 +205,13 @@ class EngineClient(ABC):
         has them, too. Those labels are left out.
         """
         found = self.inspect(name) if name else None
-        if found and found.lease_id and self._lease_of_image(found.image_id) == found.lease_id:
-            return replace(found, lease_id=None, uuids=(), shares=False)
+        if found and found.lease_id:
+            if found.image_id not in self._lease_of:  # an image's labels never change
+                image = self.image(found.image_id)
+                self._lease_of[found.image_id] = image.labels.get(LEASE_LABEL) if image else None
+            if self._lease_of[found.image_id] == found.lease_id:
+                return replace(found, lease_id=None, uuids=(), shares=False)
         return found
-
-    def _lease_of_image(self, image_id: str) -> str | None:
-        """Return the lease in an image's labels, which never change under its id."""
-        if image_id not in self._lease_of:
-            image = self.image(image_id)
-            self._lease_of[image_id] = image.labels.get(LEASE_LABEL) if image else None
-        return self._lease_of[image_id]
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
         """Return the containers of a lease, in whatever state they are.
