@@ -209,7 +209,9 @@ class DockerClient(EngineClient):
         if len(status) != 3 or not status.isdecimal():
             raise self._wrong_answer_error()
         if status[0] not in "23":
-            reason = _read_message(content)
+            reason = "no reason given"
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
+                reason = printable(str(json.loads(content)["message"]))
             raise RefusedByEngineError(f"the Docker Engine at {self.address} failed: {reason}")
         return content
 
@@ -234,13 +236,6 @@ def percent_encode(text: str) -> str:
 def _labels(*labels: str) -> str:
     """Return a filter for containers with all of these labels."""
     return percent_encode(json.dumps({"label": labels}))
-
-
-def _read_message(body: bytes) -> str:
-    try:
-        return printable(str(json.loads(body)["message"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "no reason given"
 
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
