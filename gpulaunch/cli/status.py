@@ -171,7 +171,7 @@ class Status:
 
     def _lease(self, lease: Lease, pace: float | None) -> Document:
         share, job, standing = lease.share, lease.engine_job, self.standings.get(lease.id)
-        container = standing.keeper if standing else None
+        container = standing.container if standing else None
         gpu_of = {gpu.uuid: gpu for gpu in self.machine.topology.gpus}
         gpus = [gpu_of.get(uuid) for uuid in lease.uuids]
         idle_s = idle_since_s(lease)

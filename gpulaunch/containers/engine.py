@@ -213,22 +213,20 @@ class EngineClient(ABC):
                 return replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
-    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease, in whatever state they are.
+    def container_of(self, lease_id: str, container_id: str | None = None) -> Container | None:
+        """Return the container of a lease, in whatever state it is; None if there is none.
 
         Args:
-            lease_id: id of the lease that they were made under.
-            container_id: id of the one container that is older than the lease, or None.
+            lease_id: id of the lease that it was made under.
+            container_id: its id if it is older than the lease, or None.
         """
         if container_id is not None:
             # Another user's record may name any container: the id is looked for among ours.
-            is_ours = container_id in self.names(LEASE_LABEL)
-            one = self.container(container_id) if is_ours else None
-            return [one] if one else []
+            return self.container(container_id) if container_id in self.names(LEASE_LABEL) else None
         named = map(self.container, self.names(f"{LEASE_LABEL}={lease_id}"))
         mine = [found for found in named if found and found.lease_id == lease_id]
         # Others are containers of images that are gone.
-        return sorted(mine, key=lambda container: container.created_at)[:1]
+        return min(mine, key=lambda container: container.created_at, default=None)
 
     @abstractmethod
     def names(self, label: str | None = None) -> dict[str, str]:
@@ -240,7 +238,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
-        """Return what has happened to the containers that containers_of() returns, in order.
+        """Return what has happened to the container that container_of() returns, in order.
 
         Args:
             container_id: id of a container, or None.

@@ -31,7 +31,7 @@ def test_its_standing_is_asked_of_it(boxes: Boxes, state: str) -> None:
     box = replace(BOX, state=state)
     boxes.lists = [[box, replace(box, lease_id="other")]]
     got = standings_of([lease("L", 0, engine="box-1")])
-    assert got == {"L": Standing(holds=state == "running", containers=(box,), problem=None)}
+    assert got == {"L": Standing(holds=state == "running", container=box, problem=None)}
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
