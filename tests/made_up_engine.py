@@ -3,8 +3,8 @@
 Its client answers from lists.
 """
 
+from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import Info
-from gpulaunch.containers.life import Container
 from gpulaunch.machine.topology import Topology
 
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
@@ -57,10 +57,10 @@ class Boxes:
     def container(self, name: str) -> Container | None:
         return next((box for box in self.lists[0] if name in (box.id, box.name)), None)
 
-    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
+    def container_of(self, lease_id: str, container_id: str | None = None) -> Container | None:
         assert container_id is None
         boxes = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
-        return [box for box in boxes if box.lease_id == lease_id]
+        return next((box for box in boxes if box.lease_id == lease_id), None)
 
     def names(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}

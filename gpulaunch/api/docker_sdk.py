@@ -16,9 +16,8 @@ from gpulaunch.api.held_lease import environment_around
 from gpulaunch.containers.docker import client as own
 from gpulaunch.containers.door import Door
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.launch.docker_porter import DockerPorter
+from gpulaunch.launch.docker_run import DockerPorter
 from gpulaunch.launch.options import Options
-from gpulaunch.process.system import this_process
 
 
 @contextmanager
@@ -60,17 +59,7 @@ def _at_door(
     if name:
         given["name"] = ("name", name)
     options = Options(given, environment_around())
-    leases = DockerPorter(
-        options,
-        engine,
-        "docker run",
-        None,
-        this_process(),
-        LogEvents(),
-        fills=fills,
-        follows=True,
-        forks=False,
-    )
+    leases = DockerPorter(options, engine, LogEvents(), fills=fills, forks=False)
     door = Door(engine.address)
     door.serve(leases)
     inside = DockerClient(base_url=door.address, timeout=None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
-from gpulaunch.containers.asked import AskedContainer
+from gpulaunch.containers.container import AskedContainer
 from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit

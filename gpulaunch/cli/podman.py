@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from gpulaunch.containers.asked import HOST_VARIABLES
+from gpulaunch.containers.container import HOST_VARIABLES
 from gpulaunch.containers.podman.command import PodmanCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.options import Given, Options

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
-from gpulaunch.containers.life import Standing
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.read import read_dependent
 from gpulaunch.launch.past import before_queue
@@ -29,6 +28,7 @@ from gpulaunch.records import as_dict
 from gpulaunch.sharing.membership import paces
 
 if TYPE_CHECKING:
+    from gpulaunch.containers.held_leases import Standing
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.history.forecast import StartRange
     from gpulaunch.history.past_launch import PastLaunch
@@ -169,7 +169,7 @@ class Status:
 
     def _lease(self, lease: Lease, pace: float | None) -> Document:
         share, job, standing = lease.share, lease.engine_job, self.standings.get(lease.id)
-        container = standing.keeper if standing else None
+        container = standing.container if standing else None
         gpu_of = {gpu.uuid: gpu for gpu in self.machine.topology.gpus}
         gpus = [gpu_of.get(uuid) for uuid in lease.uuids]
         idle_s = idle_since_s(lease)
@@ -356,7 +356,7 @@ class StatusReader(Status):
             self.starts = predicted_starts(self.machine, self.seen, self.stopped)
 
 
-def _find_standings(seen: Snapshot) -> dict[str, Standing]:
+def _find_standings(seen: Snapshot) -> "dict[str, Standing]":
     """Return container states by lease, without permission errors for leases held by processes."""
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:

@@ -35,8 +35,8 @@ _BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABO
 _BUSY_S = 0.1
 _LAST_INPUT_S = 60.0
 
-Ended = Callable[[str | None], object]
-"""Called with the container that was made or started; None if the engine has refused it."""
+Document = dict[str, Any]
+"""The body of a request."""
 
 
 class NotHereError(Exception):
@@ -47,20 +47,20 @@ class Porter(Protocol):
     """The interface to what sees requests at a door first; its methods are called in threads.
 
     Each may raise GpulaunchError, which the client is told in place of the engine's answer. Each
-    gets a descriptor that is readable once the client has gone.
+    gets a descriptor that is readable once the client has gone, and a function that sends the
+    request on and returns the container that was made or started, or None if the engine has
+    refused. The client gets the engine's answer after that; what is not sent passes as it is.
     """
 
-    def create(self, document: dict[str, Any], gone: int) -> tuple[dict[str, Any], Ended] | None:
-        """Return what the engine gets in place of a request to create a container.
-
-        None if it may pass as it is.
+    def create(self, document: Document, gone: int, send: Callable[[Document], str | None]) -> None:
+        """See a request to create a container, and perhaps send another one.
 
         Raises:
             NotHereError: the image with the name that it tells is not here.
         """
 
-    def start(self, container: str, gone: int) -> Ended | None:
-        """Hear that a container, by name or id, is to be started; None if that needs nothing."""
+    def start(self, container: str, gone: int, send: Callable[[], str | None]) -> None:
+        """Hear that a container, by name or id, is to be started."""
 
     def removed(self) -> None:
         """Hear that a container may have been removed."""
@@ -102,13 +102,14 @@ class Door:
         return self._listener.fileno()
 
     def serve(self, porter: Porter) -> None:
-        """Let clients in, in threads of this process.
-
-        Args:
-            porter: who looks at requests.
-        """
+        """Let clients in, in threads of this process."""
         self._porter = porter
-        _start_thread(self._serve)
+        # Signals still interrupt the main thread; what that one starts has this mask, too.
+        mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+        try:
+            start_new_thread(self._serve, ())
+        finally:
+            change_mask(signal.SIG_SETMASK, mask)
 
     def leave(self) -> None:
         """Leave the door to a process that was forked."""
@@ -131,7 +132,7 @@ class Door:
                     return
                 time.sleep(_BUSY_S)
                 continue
-            _start_thread(self._attend, socket(fileno=descriptor))
+            start_new_thread(self._attend, (socket(fileno=descriptor),))
 
     def _attend(self, client: socket) -> None:
         with closing(client), suppress(ConnectionError):  # one of the two has gone
@@ -159,55 +160,60 @@ class Door:
         # Whatever leaves HTTP does so in answer to one request; any other ends the connection.
         connection = "Upgrade, close" if _value(fields, "upgrade") else "close"
         fields = [*_without(fields, "connection", "expect"), f"Connection: {connection}"]
-        started: str | None = None
-        ended: Ended | None = None
+        answer = b""
         match [method, *words]:
             case ["POST", "containers", "create"]:
                 rest = _read_body(client, fields, rest)
-                try:
-                    rest, ended = self._create(client, rest)
-                except NotHereError as missing:
-                    client.sendall(self._ask(f"/images/{percent_encode(str(missing))}/json"))
-                    return
                 fields = _without(fields, "transfer-encoding", "content-length")
+                answer = self._create(client, [line, *fields], rest)
                 fields.append(f"Content-Length: {len(rest)}")
             case ["POST", "containers", name, "start" | "restart"]:
-                started = name
-                with _end_of(client) as gone:
-                    ended = self._porter.start(started, gone)
-        request = "\r\n".join([line, *fields, "", ""]).encode("latin-1") + rest
-        if ended is None:
-            with closing(self._connect()) as engine:
-                engine.sendall(request)
-                _Relay(client, engine).run()
-            if method == "DELETE" and "containers" in words:
-                self._porter.removed()
+                answer = self._start(client, [line, *fields], name)
+        if answer:
+            client.sendall(answer)
             return
-        container = None
-        try:
-            answer = self._exchange(request)
-            container = _container_in(answer, started)
-        finally:
-            ended(container)
-        client.sendall(answer)
+        with closing(self._connect()) as engine:
+            engine.sendall(_message([line, *fields], rest))
+            _Relay(client, engine).run()
+        if method == "DELETE" and "containers" in words:
+            self._porter.removed()
 
-    def _create(self, client: socket, body: bytes) -> tuple[bytes, Ended | None]:
+    def _create(self, client: socket, head: Sequence[str], body: bytes) -> bytes:
+        """Return the engine's answer to a request to create a container; none if it may pass."""
+        answer = b""
+
+        def send(changed: Document) -> str | None:
+            nonlocal answer
+            sent = json.dumps(changed).encode()
+            answer = self._exchange(_message([*head, f"Content-Length: {len(sent)}"], sent))
+            made = re.search(rb'"Id":\s*"([0-9a-f]{64})"', answer.partition(b"\r\n\r\n")[2])
+            return made[1].decode() if made and _status_of(answer) == b"201" else None
+
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):  # the engine will say so
-            return body, None
-        if not isinstance(document, dict):
-            return body, None
-        with _end_of(client) as gone:
-            changed = self._porter.create(document, gone)
-        if changed is None:
-            return body, None
-        return json.dumps(changed[0]).encode(), changed[1]
+            return b""
+        if isinstance(document, dict):
+            try:
+                with _end_of(client) as gone:
+                    self._porter.create(document, gone, send)
+            except NotHereError as missing:
+                line = f"GET /images/{percent_encode(str(missing))}/json HTTP/1.1"
+                answer = self._exchange(_message([line, "Host: docker", "Connection: close"]))
+        return answer
 
-    def _ask(self, path: str) -> bytes:
-        return self._exchange(
-            f"GET {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n\r\n".encode()
-        )
+    def _start(self, client: socket, head: Sequence[str], container: str) -> bytes:
+        """Return the engine's answer to a request to start a container; none if it may pass."""
+        answer = b""
+
+        def send() -> str | None:
+            nonlocal answer
+            answer = self._exchange(_message(head))
+            return container if _status_of(answer) in (b"204", b"304") else None
+
+        with _end_of(client) as gone:
+            self._porter.start(container, gone, send)
+        return answer
 
     def _exchange(self, request: bytes) -> bytes:
         """Send a request, and return the whole answer."""
@@ -255,14 +261,6 @@ def _remove(directory: str) -> None:
     with suppress(OSError):
         os.unlink(f"{directory}/docker.sock")
         os.rmdir(directory)
-
-
-def _start_thread(work: Callable[..., None], *arguments: object) -> None:
-    mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
-    try:
-        start_new_thread(work, arguments)
-    finally:
-        change_mask(signal.SIG_SETMASK, mask)
 
 
 def _read_head(sender: socket) -> tuple[bytes, bytes]:
@@ -368,18 +366,12 @@ def _told(problem: GpulaunchError) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _container_in(answer: bytes, started: str | None) -> str | None:
-    """Return the container that an answer says was made or started; None if it was refused.
+def _message(head: Sequence[str], body: bytes = b"") -> bytes:
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
 
-    Args:
-        started: the container that was to be started; None if one was to be made.
-    """
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = head.split(b" ")[1:2]
-    if started is not None:
-        return started if status in ([b"204"], [b"304"]) else None
-    made = re.search(rb'"Id":\s*"([0-9a-f]{64})"', body) if status == [b"201"] else None
-    return made[1].decode() if made else None
+
+def _status_of(answer: bytes) -> bytes:
+    return (*answer.split(b" ", 2), b"")[1]
 
 
 def _closing(answer: bytes) -> bytes:
@@ -389,12 +381,12 @@ def _closing(answer: bytes) -> bytes:
     that leaves HTTP stays as it is.
     """
     head, blank_line, rest = answer.partition(b"\r\n\r\n")
-    if head.split(b" ")[1:2] == [b"101"]:
-        return answer if blank_line else b""
-    line, *fields = head.decode("latin-1").split("\r\n")
-    fields = [*_without(fields, "connection"), "Connection: close"]
-    said = "\r\n".join([line, *fields, "", ""]).encode("latin-1")
-    return said + rest if blank_line else b""
+    if not blank_line:
+        return b""
+    if _status_of(head) == b"101":
+        return answer
+    lines = _without(head.decode("latin-1").split("\r\n"), "connection")
+    return _message([*lines, "Connection: close"], rest)
 
 
 class _Relay:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from gpulaunch.containers.asked import Asked
-from gpulaunch.containers.life import LEASE_LABEL, Container, Image
+from gpulaunch.containers.container import LEASE_LABEL, Asked, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
@@ -25,6 +24,8 @@ QUESTION_S = 2.0
 """Seconds that an engine has for all answers when a launch or a user looks at the table."""
 
 _MOST_CHARACTERS = 16 << 20
+_HOOK = "nvidia-container-runtime-hook"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 T = TypeVar("T")
 
@@ -45,12 +46,15 @@ class RefusedByEngineError(FailedError):
     """The engine has answered that it does not do that, or does not know what that is about."""
 
 
+class NotFoundError(RefusedByEngineError):
+    """The engine does not know what it was asked about."""
+
+
 class Info(Record):
     """An engine's description of itself.
 
     Attributes:
         id: the engine's own id, kept with its data.
-        version: version of the engine.
         runtimes: names of its runtimes.
         cdi_directories: directories in which it looks for CDI specifications.
         cdi_devices: device names that it has found there; None if the engine does not list them.
@@ -84,30 +88,19 @@ def describe_way(way: str, driver: str) -> str:
     return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
 
 
-def cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -> bool:
-    """Return whether CDI specifications name all of these GPUs, for engines that list none.
-
-    Args:
-        directories: where the engine looks for specifications.
-        kind: the GPUs' kind, such as nvidia.com/gpu.
-    """
+def _cdi_names_all(directories: Sequence[str], kind: str, uuids: Sequence[str]) -> bool:
+    """Return whether CDI specifications name all of these GPUs, for engines that list none."""
     texts = []
     for directory in directories:
+        names = []
         with suppress(OSError):
-            for name in os.listdir(directory):
-                path = os.path.join(directory, name)
-                if name.endswith((".json", ".yaml")) and os.path.isfile(path):
-                    texts.append(_read_start(path))
+            names = os.listdir(directory)
+        for path in (os.path.join(directory, name) for name in names):
+            if path.endswith((".json", ".yaml")) and os.path.isfile(path):
+                with suppress(OSError), open(path, errors="replace") as file:
+                    texts.append(file.read(_MOST_CHARACTERS))
     texts = [text for text in texts if kind in text]
     return all(any(uuid in text for text in texts) for uuid in uuids)
-
-
-def _read_start(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read(_MOST_CHARACTERS)
-    except OSError:
-        return ""
 
 
 class EngineClient(ABC):
@@ -116,10 +109,6 @@ class EngineClient(ABC):
     Whatever the engine answers, only the errors named here are raised: the answer may come from
     another user's program. Each method raises NoAnswerError if the engine does not answer, and
     FailedError if it fails.
-
-    Args:
-        address: address of the engine, for messages.
-        altogether_s: longest wait for all answers together, in seconds; None for ANSWER_S for each.
 
     Attributes:
         title: name of the engine in messages, such as Docker Engine.
@@ -138,10 +127,9 @@ class EngineClient(ABC):
     cannot_share: str | None = None
     ways: frozenset[str]
 
-    def __init__(self, address: str, altogether_s: float | None = None) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._answer_s = ANSWER_S if altogether_s is None else min(altogether_s, ANSWER_S)
-        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+        self._answer_s, self._until_s = ANSWER_S, float("inf")
         self._lease_of: dict[str, str | None] = {}
 
     @classmethod
@@ -167,20 +155,40 @@ class EngineClient(ABC):
     def exists(self) -> bool:
         """Return whether there is something at the address."""
 
-    @abstractmethod
     def within(self, seconds: float) -> "EngineClient":
-        """Return a client of the same engine with a limit for all its answers together."""
+        """Return a client of the same engine with a limit for all its answers together.
+
+        Without one each answer has ANSWER_S.
+        """
+        limited = self.__new__(type(self))
+        limits = {"_answer_s": min(seconds, ANSWER_S), "_until_s": time.monotonic() + seconds}
+        limited.__dict__.update(self.__dict__, **limits)
+        return limited
 
     @abstractmethod
     def info(self) -> Info:
         """Return the engine's description of itself."""
 
-    @abstractmethod
     def ways_into(self, info: Info, topology: Topology) -> list[str]:
         """Return the members of WAYS by which all of a machine's GPUs can get into its containers.
 
         The preferred way comes first.
         """
+        entry = DRIVERS[topology.driver]
+        uuids = [gpu.uuid for gpu in topology.gpus]
+        if info.cdi_devices is None:
+            has_cdi = _cdi_names_all(info.cdi_directories, entry.cdi_kind, uuids)
+        else:
+            has_cdi = info.cdi_devices.issuperset(f"{entry.cdi_kind}={uuid}" for uuid in uuids)
+        found = ["cdi"] if has_cdi else []
+        others = self.ways & {*entry.container_ways}
+        if "runtime" in others and "nvidia" in info.runtimes:
+            found.append("runtime")
+        directories = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}".split(":")
+        hooks = (os.path.join(directory, _HOOK) for directory in directories)
+        if "gpus" in others and any(os.access(hook, os.X_OK) for hook in hooks):
+            found.append("gpus")
+        return found
 
     @abstractmethod
     def image(self, name: str) -> Image | None:
@@ -197,33 +205,28 @@ class EngineClient(ABC):
         has them, too. Those labels are left out.
         """
         found = self.inspect(name) if name else None
-        if found and found.lease_id and self._lease_of_image(found.image_id) == found.lease_id:
-            return replace(found, lease_id=None, uuids=(), shares=False)
+        if found and found.lease_id:
+            if found.image_id not in self._lease_of:  # an image's labels never change
+                image = self.image(found.image_id)
+                self._lease_of[found.image_id] = image.labels.get(LEASE_LABEL) if image else None
+            if self._lease_of[found.image_id] == found.lease_id:
+                return replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
-    def _lease_of_image(self, image_id: str) -> str | None:
-        """Return the lease in an image's labels, which never change under its id."""
-        if image_id not in self._lease_of:
-            image = self.image(image_id)
-            self._lease_of[image_id] = image.labels.get(LEASE_LABEL) if image else None
-        return self._lease_of[image_id]
-
-    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease, in whatever state they are.
+    def container_of(self, lease_id: str, container_id: str | None = None) -> Container | None:
+        """Return the container of a lease, in whatever state it is; None if there is none.
 
         Args:
-            lease_id: id of the lease that they were made under.
-            container_id: id of the one container that is older than the lease, or None.
+            lease_id: id of the lease that it was made under.
+            container_id: its id if it is older than the lease, or None.
         """
         if container_id is not None:
             # Another user's record may name any container: the id is looked for among ours.
-            is_ours = container_id in self.names(LEASE_LABEL)
-            one = self.container(container_id) if is_ours else None
-            return [one] if one else []
+            return self.container(container_id) if container_id in self.names(LEASE_LABEL) else None
         named = map(self.container, self.names(f"{LEASE_LABEL}={lease_id}"))
         mine = [found for found in named if found and found.lease_id == lease_id]
         # Others are containers of images that are gone.
-        return sorted(mine, key=lambda container: container.created_at)[:1]
+        return min(mine, key=lambda container: container.created_at, default=None)
 
     @abstractmethod
     def names(self, label: str | None = None) -> dict[str, str]:
@@ -235,7 +238,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
-        """Return what has happened to the containers that containers_of() returns, in order.
+        """Return what has happened to the container that container_of() returns, in order.
 
         Args:
             container_id: id of a container, or None.
@@ -245,9 +248,9 @@ class EngineClient(ABC):
             Docker's words, of which start, kill, stop and destroy count; None if nobody keeps them.
         """
 
-    @abstractmethod
-    def pids(self, container: Container) -> set[int]:
-        """Return the pids of the processes in a container, as the host counts them."""
+    def pids(self, container: Container) -> set[int]:  # noqa: ARG002
+        """Return the pids of the processes in a container that shares, as the host counts them."""
+        return set()
 
     @abstractmethod
     def end(
@@ -271,8 +274,7 @@ class EngineClient(ABC):
 
     def _left_s(self) -> float:
         """Return how long the next answer may take, in seconds."""
-        left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
-        return max(0.001, min(left_s, self._answer_s))
+        return max(0.001, min(self._until_s - time.monotonic(), self._answer_s))
 
     def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
         """Return what is read from an answer in JSON, whoever wrote it."""
@@ -289,7 +291,6 @@ class ContainerLaunch(Record):
     """The container of a launch.
 
     Attributes:
-        client: client of its engine.
         engine_id: the engine's own id.
         way: way by which GPUs get in: one of WAYS, or NO_WAY.
         asked: the request for GPUs, or None.

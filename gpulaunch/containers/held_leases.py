@@ -1,43 +1,68 @@
-"""The containers of leases: whether they still hold them, and how they are followed to their end.
+"""The containers of leases: whether they still hold them, and how one is followed to its end.
 
 A container belongs to its engine, not to the command that started it, so only the engine knows
 whether a lease is still needed. Its processes are followed by pidfds, and the engine is asked what
 their end means. docs/decisions/docker.md has the reasons.
 """
 
-import os
-import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
+from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import (
     ANSWER_S,
     QUESTION_S,
+    ContainerLaunch,
     EngineClient,
     ForbiddenError,
     NoAnswerError,
 )
 from gpulaunch.containers.engines import engines_of
-from gpulaunch.containers.life import START_FOLLOWS_S, Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
+from gpulaunch.process.ending import wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time, runs, state_of
+from gpulaunch.records import Record
+
+START_FOLLOWS_S = 2.0
+"""Seconds after a stop within which docker restart starts a container again."""
+
+RELEASE_FOLLOWS_S = 10.0
+"""Longest wait for the companion of a container that has ended to release its lease.
+
+It looks every 3 s at least while no process tells of a start, and may take 2 s more to be sure.
+"""
 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
-_LOOK_AGAIN_S = 0.1
+_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.01
 _LONGEST_LOOK_S = 3.0
 
 _Asked = dict[tuple[str, str], tuple[EngineClient, str | FailedError]]
 """Engines by title and address: a client with a limit for all its answers together, and the
 engine's own id or the reason why it does not answer."""
+
+
+class Standing(Record):
+    """The known state of a lease's container.
+
+    Attributes:
+        holds: whether the container, or an engine that cannot be asked, keeps the lease.
+        problem: reason why the state is unknown, or None.
+        forbidden: whether the reason is that this user is not allowed to ask.
+    """
+
+    holds: bool
+    container: Container | None
+    problem: str | None
+    forbidden: bool = False
 
 
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
@@ -51,16 +76,16 @@ def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
 
 
 def ended_leases(leases: Iterable[Lease]) -> set[str]:
-    """Return the ids of those leases whose containers have certainly all ended.
+    """Return the ids of those leases whose containers have certainly ended.
 
     Args:
-        leases: leases without a process of ours, and without the client that makes the containers.
+        leases: leases without a process of ours, and without the client that makes the container.
     """
     ended = set()
     for lease_id, standing in standings_of(leases).items():
-        holders = [container for container in standing.containers if container.holds]
         # A start may be under way that a client has asked for at its end.
-        if not standing.holds or (holders and all(map(_is_left_unstarted, holders))):
+        is_left = standing.container is not None and _is_left_unstarted(standing.container)
+        if is_left or not standing.holds:
             ended.add(lease_id)
     return ended
 
@@ -105,9 +130,8 @@ def _find_standing(
         limited, answer = asked[key]
         if answer == lease.engine:
             try:
-                containers = tuple(limited.containers_of(lease.id, lease.container))
-                holds = any(container.holds for container in containers)
-                return Standing(holds, containers, None), client
+                container = limited.container_of(lease.id, lease.container)
+                return Standing(bool(container and container.holds), container, None), client
             except FailedError as problem:
                 answer = problem
                 asked[key] = limited, problem
@@ -116,87 +140,72 @@ def _find_standing(
     titles = " or ".join(engine.title for engine in engines)
     text = "; ".join(problem.message for problem in problems) or f"its {titles} does not run here"
     forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
-    return Standing(holds=True, containers=(), problem=text, forbidden=forbidden), None
+    return Standing(holds=True, container=None, problem=text, forbidden=forbidden), None
 
 
 class Followed:
-    """The containers of a lease, and the client command that makes them.
+    """The container of a lease, and the client command that is about to make it.
 
     Args:
-        engine_id: the engine's own id; another one at the same address does not know them.
-        lease_id: id of the lease that they were made under.
-        container_id: id of the one container that is older than the lease, or None.
-        since_s: time before which no event matters, in seconds since 1970.
-        beside_others: whether the command makes others' containers, too, and goes on when these
-            have ended.
+        container: where it will be; another engine at the same address does not know it.
+        lease_id: id of the lease that it will be made under.
+        beside_others: whether the command makes others' containers, too, and goes on when this one
+            has ended.
     """
 
     def __init__(
-        self,
-        client: EngineClient,
-        engine_id: str,
-        lease_id: str,
-        container_id: str | None,
-        since_s: float,
-        *,
-        beside_others: bool = False,
+        self, container: ContainerLaunch, lease_id: str, *, beside_others: bool = False
     ) -> None:
         self._beside_others = beside_others
-        self._client = client
-        self._engine_id = engine_id
-        self._of = lease_id, container_id
-        self._since_s = since_s
+        self._client, self._engine_id = container.client, container.engine_id
+        self._of = lease_id, container.container_id
+        self._since_s = time.time() - _MARGIN_S
         self._seen = False
         self._ended_by_us = False
         self._failures = 0
         self._look_s = _LOOK_S
 
-    def has_ended(self) -> bool:
-        """Return whether the containers, too, have ended for good; False if unsure."""
-        try:
-            found = self._client.within(ANSWER_S).containers_of(*self._of)
-            if not any(container.holds for container in found):
-                return not found or self._wait_for_end(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
-        except FailedError:
-            pass
-        return False
+    def has_ended(self, *, or_only_made: bool = False) -> bool:
+        """Return whether the container, too, has ended for good; False if unsure.
 
-    def has_only_been_made(self) -> bool:
-        """Return whether the containers are there and none was started or is to be; else False."""
+        Args:
+            or_only_made: whether one counts as well that nobody has started, or will.
+        """
         with suppress(FailedError):
-            found = self._client.within(ANSWER_S).containers_of(*self._of)
-            return bool(found) and all(one.is_only_made for one in found)
+            found = self._client.within(ANSWER_S).container_of(*self._of)
+            if found and found.holds:
+                return or_only_made and found.is_only_made
+            return not found or self._wait_for_end(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
         return False
 
     def pids(self) -> set[int]:
-        """Return the pids in the containers; none if the engine does not answer in QUESTION_S."""
+        """Return the pids in the container; none if the engine does not answer in QUESTION_S."""
         client = self._client.within(QUESTION_S)
-        found: set[int] = set()
         with suppress(FailedError):
-            for container in client.containers_of(*self._of):
-                found |= client.pids(container)
-        return found
+            container = client.container_of(*self._of)
+            return client.pids(container) if container else set()
+        return set()
 
     def end(
         self, grace_s: float, before_signal: Callable[[set[int], int], object] | None = None
     ) -> bool:
-        """Stop the containers, so that none comes back by itself.
+        """Stop the container, so that it does not come back by itself.
 
         Args:
             grace_s: seconds between TERM and KILL.
-            before_signal: called with the processes of a container before they get TERM or KILL.
+            before_signal: called with its processes before they get TERM or KILL.
 
         Returns:
-            Whether there was any to stop.
+            Whether there was one to stop.
 
         Raises:
             FailedError: the engine refuses.
         """
-        holders = self._holders()
-        for container in holders:
+        holder = self._holder()
+        if holder:
             self._ended_by_us = True
-            self._client.end(container, grace_s, before_signal)
-        return bool(holders)
+            self._client.end(holder, grace_s, before_signal)
+        return holder is not None
 
     def wait(
         self,
@@ -205,10 +214,10 @@ class Followed:
         end: Callable[[], object],
         is_pointless: Callable[[], bool],
     ) -> None:
-        """Sleep until the command and the containers have ended, even if the engine restarts.
+        """Sleep until the command and the container have ended, even if the engine restarts.
 
         Args:
-            command: the client command, which may be about to start a container.
+            command: the client command, which may be about to start the container.
             overdue_s: time at which to end them, on the clock of time.monotonic, or None.
             end: function that ends them.
             is_pointless: asked while the engine does not answer; returns whether nothing is left to
@@ -227,13 +236,14 @@ class Followed:
                 time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
                 self._failures += 1
 
-    def _holders(self) -> list[Container]:
+    def _holder(self) -> Container | None:
+        """Return the container if it holds its GPUs."""
         client = self._client
-        found = client.containers_of(*self._of)
+        found = client.container_of(*self._of)
         if not found and client.info().id != self._engine_id:
             raise NoAnswerError(f"another {client.title} is at {client.address} now")
-        self._seen = self._seen or bool(found)
-        return [container for container in found if container.holds]
+        self._seen = self._seen or found is not None
+        return found if found and found.holds else None
 
     def _wait_for_end(self, command: Process | None, deadline_s: float | None) -> bool:
         """Wait until all has ended and return True, or return False at the deadline.
@@ -245,38 +255,38 @@ class Followed:
         while True:
             if command and not state_of(command):
                 command, ended_s = None, time.monotonic()
-            holders = self._holders()
+            holder = self._holder()
             self._failures = 0
-            wait_s = self._pause_s(holders, command, ended_s)
+            wait_s = self._pause_s(holder, command, ended_s)
             if wait_s <= 0:
-                # A container may have been started between two answers.
-                if self._holders() == holders:
+                # It may have been started between two answers.
+                if self._holder() == holder:
                     return True
                 continue
             if deadline_s is not None:
                 wait_s = min(wait_s, deadline_s - time.monotonic())
                 if wait_s <= 0:
                     return False
-            _sleep_until_end(holders, command, wait_s)
-            if any(container.state != "created" for container in holders):
+            pids = [pid for pid in holder.watched if runs(pid)] if holder else []
+            wait_for_one([*pids, command.pid] if command else pids, wait_s)
+            if holder and holder.state != "created":
                 ended_s = time.monotonic()
 
-    def _pause_s(self, holders: list[Container], command: Process | None, ended_s: float) -> float:
+    def _pause_s(self, holder: Container | None, command: Process | None, ended_s: float) -> float:
         """Return the seconds until the next look; 0 or less if all has ended.
 
         Args:
-            holders: containers that hold their GPUs.
+            holder: the container, if it holds its GPUs.
             command: the client command, or None once it has ended.
             ended_s: when the last of all that has ended was seen to, on the monotonic clock.
         """
         settled_s = ended_s - time.monotonic()
-        if not command and holders and all(one.is_only_made for one in holders):
+        if holder and holder.is_only_made and not command:
             # The command may have asked for a start at its end.
             return settled_s + START_FOLLOWS_S
         follows = command and not (self._seen and self._beside_others)
-        if holders or follows:
-            has_processes = all(any(map(runs, container.watched)) for container in holders)
-            if has_processes and (holders or not self._beside_others):
+        if holder or follows:
+            if any(map(runs, holder.watched)) if holder else not self._beside_others:
                 self._look_s = _LOOK_S
                 return _LONGEST_SLEEP_S
             # No process tells of a container's start, or of the end of one that does not run.
@@ -302,20 +312,3 @@ def _settling_s(actions: Sequence[str] | None) -> float:
     if "stop" in last:
         return START_FOLLOWS_S
     return STOP_FOLLOWS_S if "kill" in last else 0.0
-
-
-def _sleep_until_end(holders: list[Container], command: Process | None, wait_s: float) -> None:
-    """Sleep until a process of the containers or the command ends, or the time is up."""
-    pids = [pid for container in holders for pid in container.watched if runs(pid)]
-    poll, pidfds = select.poll(), []
-    try:
-        for pid in [*pids, command.pid] if command else pids:
-            try:
-                pidfds.append(os.pidfd_open(pid))
-                poll.register(pidfds[-1], select.POLLIN)
-            except OSError:  # it has ended, or no descriptor is left
-                wait_s = min(wait_s, _LOOK_AGAIN_S)
-        poll.poll(wait_s * 1000)
-    finally:
-        for pidfd in pidfds:
-            os.close(pidfd)

@@ -32,7 +32,6 @@ class RunningContainer(Record):
     """A running container, and what it has of one machine.
 
     Attributes:
-        id: 64 hexadecimal digits.
         name: its name, fit for a terminal.
         program: name of its engine's program, such as docker.
         lease_id: id of the lease that it was made under, or None.
@@ -53,11 +52,6 @@ class RunningContainer(Record):
     is_here: bool = False
 
     @property
-    def title(self) -> str:
-        """Its name for messages."""
-        return f"container {self.name} ({self.program})"
-
-    @property
     def uses(self) -> list[OutsideUse]:
         """The use of the GPUs that it was given one by one, and may have alone.
 
@@ -66,8 +60,8 @@ class RunningContainer(Record):
         """
         if self.is_here:
             return []
-        pids = (self.pid,) if self.pid else ()
-        return [OutsideUse(uuid, self.title, pids) for uuid in self.uuids]
+        who, pids = f"container {self.name} ({self.program})", (self.pid,) if self.pid else ()
+        return [OutsideUse(uuid, who, pids) for uuid in self.uuids]
 
     def is_of(self, lease: Lease) -> bool:
         """Return whether a lease is this container's."""
@@ -117,7 +111,9 @@ def _ask_engines(
         limited = client.within(max(_LEAST_S, until_s - time.monotonic()))
         try:
             for container_id, name in limited.names().items():
-                found = known.get(container_id) or _inspect(container_id, limited)
+                found = known.get(container_id)
+                if not found and (one := limited.container(container_id)):
+                    found = one.lease_id, one.uuids if one.lease_id else one.given, one.pid
                 if found:
                     facts[container_id] = found
                     shown = printable(name)
@@ -141,19 +137,9 @@ def _load_known() -> dict[str, _Facts]:
     """
     known: dict[str, _Facts] = {}
     with suppress(OSError, ValueError, TypeError):
-        for container_id, kept in own_cache.load(_CACHE).items():
-            match kept:  # another version may have written something else
-                case [str() | None as lease_id, [*names], int() as pid]:
-                    known[container_id] = lease_id, tuple(map(str, names)), pid
+        for container_id, (lease_id, names, pid) in own_cache.load(_CACHE).items():
+            known[container_id] = lease_id, tuple(map(str, names)), int(pid)
     return known
-
-
-def _inspect(container_id: str, client: EngineClient) -> _Facts | None:
-    """Return the facts about a container as its engine knows them; None if it has gone."""
-    found = client.container(container_id)
-    if found is None:
-        return None
-    return found.lease_id, found.uuids if found.lease_id else found.given, found.pid
 
 
 def _find_uuids(topology: Topology, names: Iterable[str], *, numbered: bool) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.held_leases import Followed
-from gpulaunch.containers.life import RELEASE_FOLLOWS_S
+from gpulaunch.containers.engine import NO_WAY
+from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S, Followed
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # few containers share
     from gpulaunch.sharing.membership import Membership
 
 _TAKE_OVER = b"w"
-_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.2
 
 
@@ -42,9 +41,6 @@ class ContainerKeeper(Keeper):
     the client and the containers have ended.
 
     Args:
-        launch: a container's launch.
-        table: table in which the lease will be.
-        record: record of the lease, which has no name yet.
         share: its part of the GPUs, with a pipe directory unless the machine is described; None for
             GPUs of its own.
         process: the client; None to fork it.
@@ -52,11 +48,9 @@ class ContainerKeeper(Keeper):
         forks: whether there is a companion at all.
 
     Attributes:
-        process: the client.
         job: the client, if it was forked here.
         membership: that in a share group, or None.
-        followed: the containers.
-        is_freed: whether the lease has been released here.
+        is_freed: whether the lease has been released here, or by its companion.
         is_handed_over: whether the companion has the lease.
     """
 
@@ -82,31 +76,19 @@ class ContainerKeeper(Keeper):
         self.is_freed = self.is_handed_over = False
         self._ends_when_killed = is_cancelled_by_kill()
         self._overdue_s = None if limit_s is None else time.monotonic() + limit_s
-        self._before_signal = self.membership.take_off if self.membership else None
-        self.followed = Followed(
-            container.client,
-            container.engine_id,
-            record.id,
-            container.container_id,
-            time.time() - _MARGIN_S,
-            beside_others=beside_others,
-        )
+        self.followed = Followed(container, record.id, beside_others=beside_others)
         self._companion = Companion(self._act, record.fd) if forks else None
         self.job = None if process else Job(keep=record.fd)
         self.process = self.job.process if self.job else process or self.process
 
     def dismiss(self) -> None:
         """End the companions, and a client that was forked: the GPUs went to another launch."""
-        self.end_companion()
+        if self._companion:
+            self._companion.tell(DISMISSED)
         if self.membership:
             self.membership.dismiss()
         if self.job:
             self.job.dismiss()
-
-    def end_companion(self) -> None:
-        """End the companion, since nothing is left to watch."""
-        if self._companion:
-            self._companion.tell(DISMISSED)
 
     def hand_over(self, *, ends: bool) -> None:
         """Hand the lease to the companion, since the launcher goes now.
@@ -134,80 +116,87 @@ class ContainerKeeper(Keeper):
         Raises:
             FailedError: the engine refuses.
         """
-        found = self.followed.end(grace_s, self._before_signal)
+        before_signal = self.membership.take_off if self.membership else None
+        found = self.followed.end(grace_s, before_signal)
         # It tells the containers' status, and ends by itself a moment after them.
         patience_s = max(grace_s, KILL_S)
         end_all(lambda: {client.pid} if state_of(client) else set(), patience_s)
         # It may have made another container before it ended.
-        return self.followed.end(grace_s, self._before_signal) or found
+        return self.followed.end(grace_s, before_signal) or found
 
     def _act(self, word: bytes) -> None:
+        """Keep the lease in the companion, once it is told to or the launcher has been killed."""
         if word == DISMISSED:
             return
-        lease = next(
-            (lease for lease in self.table.own_leases() if lease.id == self.record.id), None
-        )
-        if lease is None:  # the launcher was killed before it had a lease
+        own = [lease for lease in self.table.own_leases() if lease.id == self.record.id]
+        if not own:  # the launcher was killed before it had a lease
             return
-        client = lease.job
+        self.lease = own[0]
+        client = self.lease.job
         cancelled = not word and self._ends_when_killed
-        overdue_s = time.monotonic() if cancelled else self._overdue_s
         self.followed.wait(
             client,
-            overdue_s,
+            time.monotonic() if cancelled else self._overdue_s,
             end=lambda: self.end(client, self.launch.grace_s),
             is_pointless=lambda: self.record.is_removed,
         )
-        self.lease = lease
         super().release()
 
     def release(self) -> None:
         """Free the GPUs, and leave the share group."""
         super().release()
         self.is_freed = True
-        self.end_companion()
+        if self._companion:
+            self._companion.tell(DISMISSED)
         if self.membership:
             self.membership.leave()
 
+    def await_release(self) -> None:
+        """Wait for the companion, which is about to release the lease; without one, clear up."""
+        if self._companion:
+            path, deadline = self.table.path_of(self.lease), time.monotonic() + RELEASE_FOLLOWS_S
+            while is_alive(path) and time.monotonic() < deadline:
+                wait_until_dead([path])
+        else:
+            self.table.know_ended(self.lease)
+            with self.table.locked() as locked:
+                locked.sweep(record_name(self.lease))
+        self.is_freed = True
+
 
 class ContainerLeases:
-    """Takes, hands over and releases the leases of containers.
+    """Takes, hands over and releases the leases of the containers that one client makes.
 
     Args:
-        process: the process that makes the containers; None to fork it with the first lease.
+        process: the client; None to fork it with the first lease.
         events: who hears of each launch that begins.
-        follows: whether companions have leases as soon as a container runs, so that a lease ends
-            with its container, and not with the client.
+        follows: whether the client makes several containers, so that a lease ends with its
+            container: companions have it as soon as that runs. Otherwise the GPUs are watched, and
+            whether a container that shares them does so by MPS.
         forks: whether this process may fork a companion for each lease, which one with threads of
             others may not; without one, who looks at the table asks the engine.
-        watches: whether the GPUs of the last lease are watched, and whether a container that shares
-            them does so by MPS.
-
-    Attributes:
-        process: the process that makes the containers, or None.
-        held: keepers of the leases taken so far.
-        watch: what is seen of the GPUs, or None.
     """
 
     def __init__(
         self,
+        options: Options,
         process: Process | None,
         events: Events,
         *,
         follows: bool = False,
         forks: bool = True,
-        watches: bool = False,
     ) -> None:
-        self.process = process
-        self.events, self._said = events, set[str]()
-        self._follows, self._forks, self._watches = follows, forks, watches
+        self.options, self.process, self.events = options, process, events
+        self._follows, self._forks = follows, forks
+        self._said: set[str] = set()
         self._table: Table | None = None
         self._reserve: Keeper | None = None
-        self.held: list[ContainerKeeper] = []
+        self._held: list[ContainerKeeper] = []
         self._granted_s: float | None = None
-        self.watch: GpuWatch | None = None
+        self._watch: GpuWatch | None = None
         self._sharing: tuple[Event, Thread] | None = None
         self._status = 0
+        self._was_late = False
 
     def warn(self, text: str) -> None:
         """Warn once of each thing: docker asks again once it has an image."""
@@ -242,21 +231,31 @@ class ContainerLeases:
             GpulaunchError: it does not get its GPUs.
             GivenUpError: nobody waits any more.
         """
-        self._await_ended()
+        # A script expects the GPUs of a container that it has seen end.
+        for keeper in [*self._held] if self._forks else []:
+            if keeper.is_handed_over and not keeper.is_freed and keeper.followed.has_ended():
+                keeper.await_release()
         events = self.events.begins(launch)
-        keeper = None
+        table = self.table_of(launch)
+        make = partial(
+            ContainerKeeper,
+            process=self.process,
+            beside_others=self._follows,
+            forks=self._forks,
+        )
+        taken: ContainerKeeper | None = None
         if self._reserve:
             inside = replace(launch, within=self._reserve.lease, wait=False)
             with suppress(UsageError, WouldWaitError):
-                keeper = self._acquire(inside, Events(), gone)
-        keeper = keeper or self._acquire(launch, events, gone)
-        self.held.append(keeper)
-        events.granted(keeper)
+                taken = acquire(inside, table, Events(), make, gone)
+        taken = taken or acquire(launch, table, events, make, gone)
+        self._held.append(taken)
+        events.granted(taken)
         self._granted_s = self._granted_s or time.monotonic()
-        if self._watches:
-            self.watch = GpuWatch(keeper, events)
-            self._watch_sharing(keeper)
-        return keeper
+        if not self._follows:
+            self._watch = GpuWatch(taken, events)
+            self._watch_sharing(taken)
+        return taken
 
     def _watch_sharing(self, keeper: ContainerKeeper) -> None:
         """Watch in another thread whether a container that shares its GPUs does so by MPS."""
@@ -275,17 +274,17 @@ class ContainerLeases:
         self._sharing = ended, Thread(target=membership.wait, args=rest, daemon=True)
         self._sharing[1].start()
 
-    def run_to_end(self, job: Job, options: Options) -> tuple[int, bool]:
-        """Wait for an engine's client, end it if it takes too long, and tell of its end.
+    def run_to_end(self, job: Job) -> int:
+        """Wait for the client, end it if it takes too long, and tell of its end.
 
         Returns:
-            Its wait status, and whether it was ended for its time.
+            Its wait status.
         """
-        status, was_late = self._wait_for(job, options), False
+        status = self._wait_for(job)
         if status is None:
-            was_late = self._is_over(options)
-            grace_s = options.grace if was_late else 0.0
-            for keeper in self.held:
+            self._was_late = self._is_over()
+            grace_s = self.options.grace if self._was_late else 0.0
+            for keeper in self._held:
                 self._end_containers(keeper, grace_s)
             status = job.end(grace_s)
         self._status = status
@@ -294,20 +293,20 @@ class ContainerLeases:
             ended.set()
             watcher.join()
         self.events.over(status)
-        if self.watch:
-            self.watch.tell(status)
-        return status, was_late
+        if self._watch:
+            self._watch.tell(status)
+        return status
 
-    def _wait_for(self, job: Job, options: Options) -> int | None:
+    def _wait_for(self, job: Job) -> int | None:
         """Wait for the client; None if it is to be ended: it is over its limit, or CI's."""
-        grace_s = options.grace if is_cancelled_by_kill() else None
+        grace_s = self.options.grace if is_cancelled_by_kill() else None
         # A limit counts from the lease, of which nobody tells this thread.
-        look_s = None if options.time_limit is None else _LOOK_S
+        look_s = None if self.options.time_limit is None else _LOOK_S
         while True:
             status = job.wait(look_s, grace_s)
             if status is not None:
                 return status
-            if self._is_over(options):
+            if self._is_over():
                 return None
             since_s = job.first_term_s
             if grace_s is not None and since_s and time.monotonic() - since_s >= grace_s:
@@ -315,35 +314,25 @@ class ContainerLeases:
                 self.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
                 return None
 
-    def _is_over(self, options: Options) -> bool:
+    def _is_over(self) -> bool:
         """Return whether the containers have had their GPUs for as long as they may."""
-        limit_s, since_s = options.time_limit, self._granted_s
+        limit_s, since_s = self.options.time_limit, self._granted_s
         return bool(limit_s and since_s) and time.monotonic() - (since_s or 0) >= (limit_s or 0)
 
-    def raise_if_ended(self, options: Options, *, was_late: bool) -> None:
+    def raise_if_ended(self) -> None:
         """Raise the error of a client that was ended for its time, or for idle GPUs."""
-        if self.watch:
-            self.watch.raise_if_idle()
-        if was_late:
-            raise over_limit(options.time_limit or 0)
+        if self._watch:
+            self._watch.raise_if_idle()
+        if self._was_late:
+            raise over_limit(self.options.time_limit or 0)
 
-    def _await_ended(self) -> None:
-        """Wait for the companions of containers that have ended to say so, as a script expects."""
-        for keeper in [*self.held] if self._forks else []:
-            if keeper.is_freed or not keeper.is_handed_over:
-                continue
-            if keeper.followed.has_ended():
-                _await_release(keeper.table.path_of(keeper.lease))
-                keeper.is_freed = True
-
-    def _acquire(self, launch: Launch, events: Events, gone: int | None) -> ContainerKeeper:
-        make = partial(
-            ContainerKeeper,
-            process=self.process,
-            beside_others=self._follows,
-            forks=self._forks,
-        )
-        return acquire(launch, self.table_of(launch), events, make, gone)
+    def way_inside(self, keeper: ContainerKeeper) -> tuple[str, list[str]]:
+        """Return the way of a lease's GPUs into their container, and the UUIDs of those."""
+        container, topology = keeper.launch.container, keeper.launch.machine.topology
+        if container is None or container.way == NO_WAY:
+            self.warn(f"{topology.name} is only described: its GPUs get into no container")
+            return NO_WAY, []
+        return container.way, [gpu.uuid for gpu in keeper.grant.gpus]
 
     def begins_to_run(self, keeper: ContainerKeeper) -> None:
         """Leave the lease of a container that begins to run to its companion, if it is to follow.
@@ -355,7 +344,7 @@ class ContainerLeases:
 
     def before_signal(self, number: int) -> None:
         """Detach from MPS what the client is about to pass a signal on to."""
-        for keeper in self.held:
+        for keeper in self._held:
             container = keeper.launch.container
             if keeper.membership and container and container.passes_signals:
                 pids = keeper.followed.pids()
@@ -371,33 +360,28 @@ class ContainerLeases:
                 engine for a start that is under way: that is left to the companion.
         """
         self.end_reserve()
-        for keeper in self.held:
-            if not keeper.is_freed:
-                self._release(keeper, in_order=in_order)
-
-    def _release(self, keeper: ContainerKeeper, *, in_order: bool) -> None:
-        launch, lease, table = keeper.launch, keeper.lease, keeper.table
-        followed = keeper.followed
-        over = followed.has_ended() or (in_order and followed.has_only_been_made())
-        ends = False
-        if not over and not keeper.is_handed_over and lease.ends_with_launcher:
-            # A runner may have killed the client before this process.
-            ends = self._end_containers(keeper, launch.grace_s)
-            if ends:
-                program = launch.command[0].rpartition("/")[2]
-                self.warn(f"{program} has ended before its container: that ends, too, as CI=true")
-            over = followed.has_ended()
-        if not keeper.is_handed_over:
+        for keeper in self._held:
+            if keeper.is_freed:
+                continue
+            over = keeper.followed.has_ended(or_only_made=in_order)
+            if keeper.is_handed_over:
+                if over:
+                    keeper.await_release()
+                continue
+            ends = False
+            if not over and keeper.lease.ends_with_launcher:
+                # A runner may have killed the client before this process.
+                ends = self._end_containers(keeper, keeper.launch.grace_s)
+                if ends:
+                    program = keeper.launch.command[0].rpartition("/")[2]
+                    self.warn(
+                        f"{program} has ended before its container: that ends, too, as CI=true"
+                    )
+                over = keeper.followed.has_ended()
             if over:
                 keeper.release()
             else:
                 keeper.hand_over(ends=ends)
-        elif over and self._forks:
-            _await_release(table.path_of(lease))
-        elif over:
-            table.know_ended(lease)
-            with table.locked() as locked:
-                locked.sweep(record_name(lease))
 
     def _end_containers(self, keeper: ContainerKeeper, grace_s: float) -> bool:
         """End the containers of a lease; return whether there was one, or perhaps still is."""
@@ -406,10 +390,3 @@ class ContainerLeases:
         except FailedError as problem:
             self.warn(problem.message)
             return True
-
-
-def _await_release(path: str) -> None:
-    """Wait until a companion has released a lease; it is about to."""
-    deadline = time.monotonic() + RELEASE_FOLLOWS_S
-    while is_alive(path) and time.monotonic() < deadline:
-        wait_until_dead([path])

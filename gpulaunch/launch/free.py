@@ -79,12 +79,12 @@ def free(
         if is_locked(fd):
             _end_holders(fd, record, lease_id, grace_s, table.warn)
         if isinstance(record, Lease) and client is not None:
-            for one in client.containers_of(record.id, record.container):
-                if one.holds:
-                    raise FailedError(
-                        f"lease {lease_id} stays: container {printable(one.name)} is still there",
-                        f"stop it by hand if it is that lease's, else rm {table.path_of(record)}",
-                    )
+            one = client.container_of(record.id, record.container)
+            if one and one.holds:
+                raise FailedError(
+                    f"lease {lease_id} stays: container {printable(one.name)} is still there",
+                    f"stop it by hand if it is that lease's, else rm {table.path_of(record)}",
+                )
             table.know_ended(record)
     with table.locked() as locked:
         locked.sweep(name)
@@ -124,11 +124,11 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
         hint = f"set {variables} to its engine's socket; {gone}"
         raise FailedError(problem.message, hint) from None
     daemon = _daemon_of(lease)
-    for container in client.containers_of(lease.id, lease.container):
-        # Another user's record may name any container.
-        is_its_own = container.lease_id == lease.id or lease.user_id == os.geteuid()
-        if container.holds and is_its_own:
-            client.end(container, grace_s, daemon.terminate if daemon else None)
+    container = client.container_of(lease.id, lease.container)
+    # Another user's record may name any container.
+    may_end = container and (container.lease_id == lease.id or lease.user_id == os.geteuid())
+    if container and container.holds and may_end:
+        client.end(container, grace_s, daemon.terminate if daemon else None)
     deadline = time.monotonic() + KILL_S
     while _is_live(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())

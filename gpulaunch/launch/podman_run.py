@@ -3,10 +3,8 @@
 import os
 from collections.abc import Callable
 
-from gpulaunch.containers.asked import HOST_VARIABLES, container_variables
-from gpulaunch.containers.engine import NO_WAY
+from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.life import container_labels
 from gpulaunch.containers.podman.client import client_of
 from gpulaunch.containers.podman.command import (
     PodmanCommand,
@@ -31,10 +29,9 @@ def read_podman_launch(
     name: str | None,
     warn: Callable[[str], None],
 ) -> Launch | tuple[str, ...]:
-    """Read and check everything that a podman command with GPUs needs; take nothing yet.
+    """Read and check everything that a podman command needs which makes or starts containers.
 
     Args:
-        command: podman's command line, which makes or starts containers.
         name: name that the user gave the job, or None.
 
     Returns:
@@ -44,7 +41,7 @@ def read_podman_launch(
         UsageError: something asked for does not exist or is impossible.
         FailedError: podman or the machine does not answer.
     """
-    client = client_of(command, os.environ)
+    client = client_of(command)
     if command.starts:
         found = [one for name in command.operands if (one := client.container(name))]
         made = [one for one in found if one.lease_id and one.uuids]
@@ -83,37 +80,28 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
     The container outlives podman as an orphan that this process adopts, and then its companion
     follows it.
 
-    Args:
-        command: podman's command line.
-
     Returns:
-        Its wait status.
+        Podman's wait status.
 
     Raises:
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
-    container = launch.container
-    assert container  # noqa: S101  for the type checker
     driver = launch.machine.topology.driver
-    leases = ContainerLeases(None, events, watches=True)
+    leases = ContainerLeases(options, None, events)
     try:
         keeper = leases.take(launch)
         lease_id, argv = keeper.lease.id, command.argv
         if not command.starts:
             gpus = keeper.grant.gpus
             variables = container_variables(asked_container(command), gpus, driver, lease_id)
-            uuids = [gpu.uuid for gpu in gpus]
-            if container.way == NO_WAY:
-                name = launch.machine.topology.name
-                leases.warn(f"{name} is only described: its GPUs get into no container")
-                uuids = []
+            _, uuids = leases.way_inside(keeper)
             labels = container_labels(gpus, lease_id)
             argv = with_gpus(command, uuids, driver, variables, labels)
         job = keeper.job
         assert job  # noqa: S101  it came with the lease
         job.start(argv, {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: lease_id})
-        status, was_late = leases.run_to_end(job, options)
+        status = leases.run_to_end(job)
     finally:
         leases.release()
-    leases.raise_if_ended(options, was_late=was_late)
+    leases.raise_if_ended()
     return status

@@ -135,7 +135,7 @@ class ProcessKeeper(Keeper):
         )
         environment_changes: dict[str, str | None] = {**inherited_variables(), **environment}
         if self.launch.docker == "lease":
-            from gpulaunch.launch.docker_porter import door_of_lease  # late: few leases have a door
+            from gpulaunch.launch.docker_run import door_of_lease  # late: few leases have a door
 
             environment_changes |= door_of_lease(self.table.path_of(lease), environment)
         self._job.start(self.launch.command, environment_changes, self._cpus(gpus))

@@ -4,9 +4,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.containers.asked import Asked, AskedContainer
+from gpulaunch.containers.container import PROFILE_LABEL, Asked, AskedContainer, Container, Image
 from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
-from gpulaunch.containers.life import PROFILE_LABEL, RELEASE_FOLLOWS_S, Container, Image
+from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.launch import Launch
@@ -38,9 +38,8 @@ def read_container_launch(
     """Read and check everything that a container with GPUs needs; take nothing yet.
 
     Args:
-        client: client of the engine that is to make it.
-        container: what somebody wants to make.
-        asked: the GPUs that this asks for; None if it says nothing.
+        info: what the engine says of itself that is to make it.
+        asked: the GPUs that it asks for; None if it says nothing.
         image: its image; None if it is not here.
         command: the command line, for others to see.
         name: name that the user gave the job, or None.
@@ -52,11 +51,12 @@ def read_container_launch(
         UsageError: something asked for does not exist or is impossible.
         FailedError: the engine or the machine does not answer.
     """
-    if asked and asked.of_other_maker and _names_gpus(options):
+    named = _gpus_named(options)
+    if asked and asked.of_other_maker and named:
         asked = None  # those of the other maker come besides
     if asked and (asked.nothing or asked.of_other_maker):
-        if asked.nothing and _names_gpus(options):
-            raise UsageError(f"{option_text(options)} asks for GPUs, but {asked.text} for none")
+        if asked.nothing and named:
+            raise UsageError(f"{named} asks for GPUs, but {asked.text} for none")
         return None
     if "share" not in options.given and (client.cannot_share or not container.runs):
         options = options.but(share=(container.title, "false"))  # `share = true` of the settings
@@ -65,7 +65,8 @@ def read_container_launch(
         meant = options.all_gpus
         origin = options.origin("all_gpus") if meant else asked.text
         wanted.set_default("gpus", meant or "all", origin)
-    label = _profile_label(container.image, image)
+    text = image.labels.get(PROFILE_LABEL) if image else None
+    label = Label(container.image, PROFILE_LABEL, text) if text else None
     launch = read_launch(wanted, command, name=name, warn=warn, label=label)
     _warn_of_options(options, container, asked, warn)
     _warn_of_hidden(launch, container, warn)
@@ -113,8 +114,8 @@ def read_container_start(
     if container.shares:
         raise UsageError(f"{shown} was made to share its GPUs, which is only for new ones")
     count = gpus_text(len(container.uuids))
-    if _names_gpus(options):
-        raise UsageError(f"{option_text(options)}: {shown} was made with {count} and gets those")
+    if named := _gpus_named(options):
+        raise UsageError(f"{named}: {shown} was made with {count} and gets those")
     made = options.but(
         only=(f"{shown}: GPU", ",".join(container.uuids)),
         gpus=(f"{shown}: GPU", str(len(container.uuids))),
@@ -137,11 +138,15 @@ def read_container_start(
 def has_lease(container: Container, client: EngineClient, table: Table) -> bool:
     """Return whether a container has a live lease; wait for a lease that is about to end."""
     engine_id = client.info().id
+
+    def is_for_it(lease: Lease) -> bool:
+        mine = lease.user_id in (os.geteuid(), 0)  # others may remove their records at any time
+        same = lease.id == container.lease_id or lease.container == container.id
+        has_all = set(container.uuids) <= set(lease.uuids)
+        return mine and same and lease.engine == engine_id and has_all
+
     deadline = time.monotonic() + RELEASE_FOLLOWS_S
-    while (
-        any(_is_for(lease, container, engine_id) for lease in table.peek().leases)
-        and time.monotonic() < deadline
-    ):
+    while any(map(is_for_it, table.peek().leases)) and time.monotonic() < deadline:
         now = client.container(container.id)
         if now is None or now.holds:
             return True
@@ -149,20 +154,8 @@ def has_lease(container: Container, client: EngineClient, table: Table) -> bool:
     return False
 
 
-def _is_for(lease: Lease, container: Container, engine_id: str) -> bool:
-    """Return whether a lease is that of a container, with all its GPUs."""
-    mine = lease.user_id in (os.geteuid(), 0)  # another user may remove their record at any time
-    same = lease.id == container.lease_id or lease.container == container.id
-    return mine and same and lease.engine == engine_id and set(container.uuids) <= set(lease.uuids)
-
-
-def _names_gpus(options: Options) -> bool:
-    """Return whether our own options say how many GPUs, or which."""
-    return not options.given.keys().isdisjoint(("gpus", "only"))
-
-
-def option_text(options: Options) -> str:
-    """Return our own options about the number of GPUs, or which, as they were given."""
+def _gpus_named(options: Options) -> str:
+    """Return our own options about the number of GPUs, or which, as given; "" if there are none."""
     return " and ".join(options.origin(name) for name in ("gpus", "only") if name in options.given)
 
 
@@ -178,11 +171,12 @@ def _merge_asked_gpus(options: Options, container: AskedContainer, asked: Asked 
     count = asked.number or str(len(asked.devices))
     if "gpus" in options.given and options.given["gpus"][1] != count:
         raise UsageError(f"{options.origin('gpus')} and {says} disagree")
+    name = asked.text.replace("=", " ").rpartition(" ")[0]  # such as "device request" or "NV_GPU"
     if asked.number:
-        return options.but(gpus=(asked.name, count))
+        return options.but(gpus=(name, count))
     if "only" in options.given:
         raise UsageError(f"{options.flag('only')} and {says} both name GPUs: say it once")
-    return options.but(only=(asked.name, ",".join(asked.devices)), gpus=(asked.name, count))
+    return options.but(only=(name, ",".join(asked.devices)), gpus=(name, count))
 
 
 def shares(launch: Launch) -> bool:
@@ -190,14 +184,6 @@ def shares(launch: Launch) -> bool:
     return launch.request.sharing is not None or (
         launch.within is not None and launch.within.share is not None
     )
-
-
-def _profile_label(name: str, image: Image | None) -> Label | None:
-    text = image.labels.get(PROFILE_LABEL) if image else None
-    if not text:
-        return None
-
-    return Label(name, PROFILE_LABEL, text)
 
 
 def _warn_of_hidden(launch: Launch, container: AskedContainer, warn: Callable[[str], None]) -> None:

@@ -1,17 +1,17 @@
 """The interface to container engines; a made-up one stands in the registry, without others."""
 
 import json
-import time
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 from conftest import DGX, Launcher
 from made_up_engine import BOX, Boxes
 from values import lease
 
+from gpulaunch.containers.engine import ContainerLaunch
 from gpulaunch.containers.engines import ENGINES
-from gpulaunch.containers.held_leases import Followed, standings_of
-from gpulaunch.containers.life import Standing
+from gpulaunch.containers.held_leases import Followed, Standing, standings_of
 from gpulaunch.process.identity import Process
 from gpulaunch.records import replace
 
@@ -20,13 +20,9 @@ from gpulaunch.records import replace
 def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes]:
     """Put an engine in the registry, and no other there; return its client."""
     client = Boxes()
-    others = dict(ENGINES)
-    ENGINES.clear()
-    ENGINES["boxer"] = lambda: client
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    yield client
-    ENGINES.clear()
-    ENGINES.update(others)  # in their order, which counts
+    with patch.dict(ENGINES, {"boxer": lambda: client}, clear=True):
+        yield client
 
 
 @pytest.mark.parametrize("state", ["running", "exited"])
@@ -35,13 +31,13 @@ def test_its_standing_is_asked_of_it(boxes: Boxes, state: str) -> None:
     box = replace(BOX, state=state)
     boxes.lists = [[box, replace(box, lease_id="other")]]
     got = standings_of([lease("L", 0, engine="box-1")])
-    assert got == {"L": Standing(holds=state == "running", containers=(box,), problem=None)}
+    assert got == {"L": Standing(holds=state == "running", container=box, problem=None)}
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
     """A lease's keeper sleeps until the engine's events and answers say the container is gone."""
     boxes.lists = [[BOX], [BOX], []]
-    followed = Followed(boxes, "box-1", "L", None, time.time())
+    followed = Followed(ContainerLaunch(boxes, "box-1", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, followed.has_ended()) == ([[]], True)
 
@@ -51,7 +47,7 @@ def test_a_restart_keeps_the_lease(boxes: Boxes, told: list[str] | None) -> None
     """After a stop, or an end of which nobody knows more, the lease stays for a start to follow."""
     boxes.lists = [[BOX], [], [], [BOX], []]
     boxes.told = [told, told, ["start", "stop", "start", "destroy"]]
-    followed = Followed(boxes, "box-1", "L", None, time.time())
+    followed = Followed(ContainerLaunch(boxes, "box-1", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, len(boxes.told)) == ([[]], 1)
 
@@ -59,7 +55,7 @@ def test_a_restart_keeps_the_lease(boxes: Boxes, told: list[str] | None) -> None
 def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> None:
     """While another engine answers, a keeper asks again only until its lease is removed."""
     removed = [True, False]
-    followed = Followed(boxes, "box-2", "L", None, time.time())
+    followed = Followed(ContainerLaunch(boxes, "box-2", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, removed.pop)
     assert removed == []
 

@@ -18,7 +18,7 @@ from recording_engine import RecordingEngine
 from toml_parser import tomllib
 from values import box, cases
 
-from gpulaunch.containers.asked import Asked, container_variables
+from gpulaunch.containers.container import Asked, Image, container_labels, container_variables
 from gpulaunch.containers.docker.client import parse_info
 from gpulaunch.containers.docker.create import (
     asked_container,
@@ -30,7 +30,6 @@ from gpulaunch.containers.docker.create import (
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
 from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.life import Image, container_labels
 from gpulaunch.errors import UsageError
 from gpulaunch.records import replace
 

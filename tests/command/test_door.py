@@ -32,7 +32,7 @@ class Porter:
         self.answer: Any = None
         self.waits, self.gone = threading.Event(), threading.Event()
 
-    def create(self, document: dict[str, Any], gone: int) -> Any:
+    def create(self, document: dict[str, Any], gone: int, send: Any) -> None:
         self.seen.append(document)
         if self.answer == "wait":
             self.waits.set()
@@ -41,17 +41,22 @@ class Porter:
             raise ConnectionAbortedError
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer and (self.answer, self.ended)
+        if self.answer:
+            self.sends(send, self.answer)
 
-    def start(self, container: str, gone: int) -> Any:  # noqa: ARG002
+    def start(self, container: str, gone: int, send: Any) -> None:  # noqa: ARG002
         self.seen.append(container)
-        return self.ended
+        self.sends(send)
 
     def removed(self) -> None:
         self.seen.append("removed")
 
-    def ended(self, container: str | None) -> None:
-        self.seen.append(("ended", container))
+    def sends(self, send: Any, *changed: dict[str, Any]) -> None:
+        container = None
+        try:
+            container = send(*changed)
+        finally:
+            self.seen.append(("ended", container))
 
 
 class Place:

@@ -14,7 +14,7 @@ import pytest
 from conftest import DGX, Launcher
 from toml_parser import tomllib
 
-from gpulaunch.containers.asked import Asked
+from gpulaunch.containers.container import Asked
 from gpulaunch.containers.podman.client import parse_inspected
 from gpulaunch.containers.podman.command import (
     GLOBAL,

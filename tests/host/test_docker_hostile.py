@@ -37,7 +37,7 @@ from test_docker_faults import (
     watcher_of,
 )
 
-from gpulaunch.containers.life import START_FOLLOWS_S
+from gpulaunch.containers.held_leases import START_FOLLOWS_S
 from gpulaunch.machine.find import find_machine
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import as_list

@@ -11,8 +11,8 @@ from engine import IMAGE
 from test_docker import SHOW, Host
 
 import gpulaunch
+from gpulaunch.containers.container import LEASE_LABEL
 from gpulaunch.containers.docker.client import DockerClient, parse_info
-from gpulaunch.containers.life import LEASE_LABEL
 
 pytest_plugins = ("fake_nvml", "test_docker")
 
@@ -173,7 +173,7 @@ def test_our_client_reads_what_the_sdk_reads(host: Host, client: docker.DockerCl
     assert (found.id, f"/{found.name}", found.state) == (known.id, known.attrs["Name"], "running")
     assert (found.lease_id, found.image_id) == (known.labels[LEASE_LABEL], known.attrs["Image"])
     assert found.restarts
-    assert own.containers_of(found.lease_id) == [found]
+    assert own.container_of(found.lease_id) == found
     titles, rows = known.top()["Titles"], known.top()["Processes"]
     assert own.pids(found) == {int(row[titles.index("PID")]) for row in rows}
 

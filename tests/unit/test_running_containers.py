@@ -11,11 +11,11 @@ from toml_parser import tomllib
 from values import cases, machine
 
 from gpulaunch.containers import in_use
+from gpulaunch.containers.container import Container
 from gpulaunch.containers.docker.client import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand, podman_has_containers
 from gpulaunch.containers.in_use import RunningContainer, running_containers
-from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError
 from gpulaunch.records import replace
 

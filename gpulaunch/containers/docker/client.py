@@ -16,7 +16,19 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from gpulaunch.containers.asked import VISIBLE, asks_for_gpus, without_kinds
+from gpulaunch.containers.container import (
+    GPUS_LABEL,
+    LATER_LABEL,
+    LEASE_LABEL,
+    PROJECT_LABEL,
+    SHARE_LABEL,
+    VISIBLE,
+    Container,
+    Image,
+    asks_for_gpus,
+    service_of,
+    without_kinds,
+)
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
@@ -26,40 +38,18 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    NotFoundError,
     RefusedByEngineError,
-    cdi_names_all,
-)
-from gpulaunch.containers.life import (
-    GPUS_LABEL,
-    LATER_LABEL,
-    LEASE_LABEL,
-    PROJECT_LABEL,
-    SHARE_LABEL,
-    Container,
-    Image,
-    service_of,
 )
 from gpulaunch.errors import FailedError, GpulaunchError, printable
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
 
-_HOOK = "nvidia-container-runtime-hook"
-_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-_CDI_RETURNS = (28, 2)
-"""The first version that starts containers with CDI devices again (moby 49989)."""
-
+_CDI_RETURNS = (28, 2)  # the first version that starts containers with CDI again (moby 49989)
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = ["destroy", "kill", "start", "stop"]
-"""Events that tell an end from a restart."""
-
-
-class _NotFoundError(RefusedByEngineError):
-    """The engine does not know what it was asked about."""
+_DECISIVE = ["destroy", "kill", "start", "stop"]  # events that tell an end from a restart
 
 
 class _ConflictError(RefusedByEngineError):
@@ -91,32 +81,9 @@ class DockerClient(EngineClient):
         """Return whether the socket exists."""
         return os.path.exists(self.address)
 
-    def within(self, seconds: float) -> "DockerClient":
-        """Return a client of the same engine with a limit for all its answers together."""
-        return DockerClient(self.address, seconds)
-
     def info(self) -> Info:
         """Return the engine's description of itself."""
         return self._parse(self._send("GET", "/info"), parse_info)
-
-    def ways_into(self, info: Info, topology: Topology) -> list[str]:
-        """Return the members of WAYS by which all of a machine's GPUs can get in."""
-        entry = DRIVERS[topology.driver]
-        uuids = [gpu.uuid for gpu in topology.gpus]
-        found = []
-        if info.cdi_devices is None:
-            has_cdi = cdi_names_all(info.cdi_directories, entry.cdi_kind, uuids)
-        else:
-            has_cdi = info.cdi_devices.issuperset(f"{entry.cdi_kind}={uuid}" for uuid in uuids)
-        if has_cdi:
-            found.append("cdi")
-        if "runtime" in entry.container_ways and "nvidia" in info.runtimes:
-            found.append("runtime")
-        if "gpus" in entry.container_ways:
-            for directory in f"{os.environ.get('PATH', '')}:{_USUAL_PATH}".split(":"):
-                if os.access(os.path.join(directory, _HOOK), os.X_OK):
-                    return [*found, "gpus"]
-        return found
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -130,14 +97,14 @@ class DockerClient(EngineClient):
         """Return a container by name or id, with all of its labels."""
         try:
             content = self._send("GET", f"/containers/{percent_encode(name)}/json")
-        except _NotFoundError:
+        except NotFoundError:
             return None
         return self._parse(content, parse_container)
 
     def names(self, label: str | None = None) -> dict[str, str]:
         """Return the names of containers by id: of those with a label, or of all that run."""
         path = f"/containers/json?all=1&filters={_labels(label)}" if label else "/containers/json"
-        return self._parse(self._send("GET", path), parse_names)
+        return self._parse(self._send("GET", path), _parse_names)
 
     def of_project(self, project: str) -> dict[str, str]:
         """Return the leases that the containers of a project of compose were made under, by id."""
@@ -149,11 +116,9 @@ class DockerClient(EngineClient):
 
     def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str]:
         """Return what has happened to a lease's containers."""
-        of = (
-            {"label": [f"{LEASE_LABEL}={lease_id}"]}
-            if container_id is None
-            else {"container": [container_id]}
-        )
+        of = {"label": [f"{LEASE_LABEL}={lease_id}"]}
+        if container_id is not None:
+            of = {"container": [container_id]}
         filters = percent_encode(json.dumps({**of, "event": _DECISIVE}))
         query = f"since={since_s:.6f}&until={time.time():.6f}&filters={filters}"
         lines = self._send("GET", f"/events?{query}").splitlines()
@@ -162,8 +127,8 @@ class DockerClient(EngineClient):
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
         try:
-            return self._parse(self._send("GET", f"/containers/{container.id}/top"), parse_pids)
-        except (_NotFoundError, _ConflictError):  # it is not running
+            return self._parse(self._send("GET", f"/containers/{container.id}/top"), _parse_pids)
+        except (NotFoundError, _ConflictError):  # it is not running
             return set()
 
     def end(
@@ -174,7 +139,7 @@ class DockerClient(EngineClient):
     ) -> None:
         """Stop a container so that it does not come back."""
         path = f"/containers/{container.id}"
-        with suppress(_NotFoundError):
+        with suppress(NotFoundError):
             if container.state == "created":
                 with suppress(_ConflictError):
                     self._send("DELETE", path)
@@ -238,13 +203,15 @@ class DockerClient(EngineClient):
             raise FailedError(f"{self.address} is podman's", "write podman: gpulaunch podman ...")
         status = (*lines[0].split(" "), "")[1]
         if status in ("301", "404"):  # 301 for names such as ../x
-            raise _NotFoundError(f"the Docker Engine at {self.address} does not know that")
+            raise NotFoundError(f"the Docker Engine at {self.address} does not know that")
         if status == "409":
             raise _ConflictError(f"the Docker Engine at {self.address} cannot do that now")
         if len(status) != 3 or not status.isdecimal():
             raise self._wrong_answer_error()
         if status[0] not in "23":
-            reason = _read_message(content)
+            reason = "no reason given"
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
+                reason = printable(str(json.loads(content)["message"]))
             raise RefusedByEngineError(f"the Docker Engine at {self.address} failed: {reason}")
         return content
 
@@ -269,13 +236,6 @@ def percent_encode(text: str) -> str:
 def _labels(*labels: str) -> str:
     """Return a filter for containers with all of these labels."""
     return percent_encode(json.dumps({"label": labels}))
-
-
-def _read_message(body: bytes) -> str:
-    try:
-        return printable(str(json.loads(body)["message"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "no reason given"
 
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
@@ -321,8 +281,7 @@ def parse_image(document: Mapping[str, Any]) -> Image:
     )
 
 
-def parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Read the answer of GET /containers/json: the names of containers by their ids."""
+def _parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     names = {}
     for entry in answer:
         # Links give a container further names, such as /other/alias.
@@ -336,10 +295,6 @@ def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[st
 
     Source: moby daemon/devices_nvidia_linux.go, where a count of N stands for the GPUs 0 to N-1,
     and docs/reference/commandline/container_run.md of docker/cli.
-
-    Args:
-        host: its HostConfig.
-        environment: its variables, as NAME=VALUE.
     """
     names: list[str] = []
     for request in filter(asks_for_gpus, host.get("DeviceRequests") or ()):
@@ -394,29 +349,20 @@ def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: in
 def parse_info(answer: Mapping[str, Any]) -> Info:
     """Read the answer of GET /info."""
     devices, version = answer.get("DiscoveredDevices"), checked_text(answer["ServerVersion"])
+    numbers = re.match(r"(\d+)\.(\d+)", version)  # of a version such as 28.2.0-rc.1
+    options = map(str, answer.get("SecurityOptions") or ())  # such as name=seccomp,profile=builtin
     return Info(
         id=checked_text(answer["ID"]),
         version=version,
         runtimes=tuple(answer.get("Runtimes") or ()),
         cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
         cdi_devices=None if devices is None else frozenset(one.get("ID", "") for one in devices),
-        security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
-        cdi_returns=_is_since(version, _CDI_RETURNS),
+        security=tuple(option.partition(",")[0].removeprefix("name=") for option in options),
+        cdi_returns=numbers is not None and (int(numbers[1]), int(numbers[2])) >= _CDI_RETURNS,
     )
 
 
-def _option_name(option: str) -> str:
-    """Return the name in an option such as name=seccomp,profile=builtin."""
-    return option.partition(",")[0].removeprefix("name=")
-
-
-def parse_pids(answer: Mapping[str, Any]) -> set[int]:
-    """Read the answer of GET /containers/ID/top: the table that ps writes."""
+def _parse_pids(answer: Mapping[str, Any]) -> set[int]:
+    """Read the table that ps writes."""
     titles = answer["Titles"]
     return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
-
-
-def _is_since(version: str, first: tuple[int, int]) -> bool:
-    """Return whether a version such as 28.2.0-rc.1 is this one or later; False for another text."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) >= first

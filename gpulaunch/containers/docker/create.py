@@ -8,10 +8,11 @@ a program. Source: Docker Engine API 1.41 to 1.51, ContainerCreate.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.containers.asked import (
+from gpulaunch.containers.container import (
     VISIBLE,
     Asked,
     AskedContainer,
+    Image,
     asked_by_files,
     asked_by_names,
     asked_of_other_maker,
@@ -20,7 +21,6 @@ from gpulaunch.containers.asked import (
     is_gpu_device,
     without_kinds,
 )
-from gpulaunch.containers.life import Image
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Share
 from gpulaunch.machine.drivers import DRIVERS
@@ -69,7 +69,6 @@ def asked_container(document: Document, title: str) -> AskedContainer:
     """Read what matters to GPUs.
 
     Args:
-        document: the request.
         title: words of the command that sends it, such as "docker run".
 
     Raises:
@@ -103,7 +102,6 @@ def asked_gpus(
     Only if nothing asks for an NVIDIA GPU, what asks for those of other makers counts.
 
     Args:
-        document: the request.
         container: what it says besides.
         nv_gpu: nvidia-docker's list of GPUs, from the environment; "" for none.
         image: the image; None if it is not here.
@@ -132,18 +130,15 @@ def asked_gpus(
     if container.runtime in _NVIDIA_RUNTIMES or (container.runtime is None and by):
         return _asked_by_image(image, f"runtime {container.runtime}" if container.runtime else by)
     names = [name for one in _requests(host) for name in one.get("DeviceIDs") or ()]
-    if any(_is_of_other_gpus(one) for one in _requests(host)):
-        return Asked("device request of another maker", of_other_maker=True)
+    for one in _requests(host):
+        if one.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(one):
+            return Asked("device request of another maker", of_other_maker=True)
     mounts = [str(one).partition(":")[0] for one in host.get("Binds") or ()]
     return asked_of_other_maker(container, [*names, *mounts])
 
 
 def _requests(host: Document) -> list[Document]:
     return list(host.get("DeviceRequests") or ())
-
-
-def _is_of_other_gpus(request: Document) -> bool:
-    return request.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(request)
 
 
 def _asked_by_request(request: Document) -> Asked:
@@ -197,16 +192,17 @@ def with_gpus(
     """Return a request for a container that sees these GPUs and no others.
 
     Args:
-        document: the request as it was sent.
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
         way: one of WAYS, or NO_WAY.
         variables: variables that are added, in place of those of the same names.
-        labels: labels that are added.
     """
     host = dict(document.get("HostConfig") or {})
     asked = [one for one in _requests(host) if asks_for_gpus(one)]
-    others = [names for one in asked if (names := _without_gpus(one))]
-    requests = [one for one in _requests(host) if not asks_for_gpus(one)] + others
+    requests = [one for one in _requests(host) if not asks_for_gpus(one)]
+    for one in asked:  # a CDI request may name other devices, too
+        names = [name for name in one.get("DeviceIDs") or () if not _may_be_gpu(name)]
+        if names:
+            requests.append({**one, "DeviceIDs": names})
     added = dict(variables)
     if not uuids or way != "gpus":  # by which the engine sets it
         # An image may say "all", and the engine's default runtime may be nvidia.
@@ -236,12 +232,6 @@ def with_gpus(
     }
 
 
-def _without_gpus(request: Document) -> Document | None:
-    """Return a CDI request without its GPUs; None if nothing else is in it."""
-    names = [name for name in request.get("DeviceIDs") or () if not _may_be_gpu(name)]
-    return {**request, "DeviceIDs": names} if names else None
-
-
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Directory that an MPS daemon and its clients must share, besides the pipe directory."""
 
@@ -253,10 +243,6 @@ def with_mps(document: Document, share: Share) -> dict[str, Any]:
 
     Directories are mounted by Mounts, since Binds would create a missing directory, in which no
     daemon listens.
-
-    Args:
-        document: a request that check_sharing has accepted.
-        share: the container's share.
     """
     host = dict(document.get("HostConfig") or {})
     if share.pipe_directory is not None:
@@ -281,11 +267,9 @@ def check_sharing(
     """Check that a container can be a client of its user's MPS daemon, as far as is known now.
 
     Args:
-        document: the request to create it.
-        asked: what it says.
+        asked: what the request says.
         engine: name of the engine in messages.
         user_id: user id of the launching user, whom the MPS daemon serves.
-        group_id: group id of the launching user.
         image_user: USER of the image, "" for root; None if the image is not here yet.
         security: the engine's security options, such as "userns" or "rootless".
 

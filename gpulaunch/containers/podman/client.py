@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
+from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -24,14 +25,11 @@ from gpulaunch.containers.engine import (
     Info,
     LateError,
     NoAnswerError,
+    NotFoundError,
     RefusedByEngineError,
-    cdi_names_all,
 )
-from gpulaunch.containers.life import LEASE_LABEL, Container, Image
 from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import parse_time, runs, user_name
 from gpulaunch.records import replace
 
@@ -41,17 +39,12 @@ _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
 _REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 
 
-class _NoSuchContainerError(RefusedByEngineError):
-    """Podman does not know what it was asked about."""
-
-
 class PodmanClient(EngineClient):
     """The podman program, asked about one store.
 
     Args:
         words: the program and its flags that say which store.
         user_id: id of the user whose store it is; only they can ask.
-        altogether_s: longest wait for all answers together, in seconds, or None for no limit.
     """
 
     title, program = "Podman", "podman"
@@ -60,17 +53,15 @@ class PodmanClient(EngineClient):
     cannot_share = "podman's containers do not share GPUs yet"
     ways = frozenset({"cdi"})
 
-    def __init__(
-        self, words: Sequence[str], user_id: int, altogether_s: float | None = None
-    ) -> None:
-        super().__init__(" ".join(words), altogether_s)
+    def __init__(self, words: Sequence[str], user_id: int) -> None:
+        super().__init__(" ".join(words))
         self._words = tuple(words)
         self._user_id = user_id
 
     @classmethod
     def usual(cls) -> "PodmanClient":
         """Return a client of the store that podman would use from here."""
-        return client_of(read_command([cls.program]), os.environ)
+        return client_of(read_command([cls.program]))
 
     @classmethod
     def known(cls, user_id: int) -> "list[PodmanClient]":
@@ -83,20 +74,10 @@ class PodmanClient(EngineClient):
 
         return which(self._words[0]) is not None
 
-    def within(self, seconds: float) -> "PodmanClient":
-        """Return a client of the same store with a limit for all its answers together."""
-        return PodmanClient(self._words, self._user_id, seconds)
-
     def info(self) -> Info:
         """Return podman's description of itself."""
         answer = self._ask("info", "--format", "json")
-        return self._parse(answer, lambda info: parse_info(info, self._user_id))
-
-    def ways_into(self, info: Info, topology: Topology) -> list[str]:
-        """Return the one way by which a machine's GPUs can get in, CDI, if there is one."""
-        kind = DRIVERS[topology.driver].cdi_kind
-        uuids = [gpu.uuid for gpu in topology.gpus]
-        return ["cdi"] if cdi_names_all(info.cdi_directories, kind, uuids) else []
+        return self._parse(answer, lambda info: _parse_info(info, self._user_id))
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -112,7 +93,7 @@ class PodmanClient(EngineClient):
         """Return a container by name or id, with all of its labels."""
         try:
             content = self._ask("container", "inspect", "--format", "json", "--", name)
-        except _NoSuchContainerError:
+        except NotFoundError:
             return None
         found = self._parse(content, lambda answer: parse_inspected(answer[0], time.time()))
         if found.state in ("running", "paused") and not any(map(runs, found.watched)):
@@ -146,14 +127,6 @@ class PodmanClient(EngineClient):
                 actions.append(_ACTIONS[status])
         return actions
 
-    def pids(self, container: Container) -> set[int]:
-        """Return the pids of the processes in a container, as the host counts them."""
-        try:
-            rows = self._ask("top", container.id, "hpid").split()[1:]
-        except RefusedByEngineError:  # it is not running
-            return set()
-        return {int(row) for row in rows if row.isdigit()}
-
     def end(
         self,
         container: Container,
@@ -161,7 +134,7 @@ class PodmanClient(EngineClient):
         before_signal: Callable[[set[int], int], object] | None = None,  # noqa: ARG002  for MPS alone
     ) -> None:
         """Stop a container so that it does not come back."""
-        with suppress(_NoSuchContainerError):
+        with suppress(NotFoundError):
             if container.state == "created":
                 with suppress(FailedError):  # it is being started
                     self._ask("rm", container.id)
@@ -204,7 +177,7 @@ class PodmanClient(EngineClient):
             return done.stdout
         text = done.stderr.decode(errors="replace").strip()
         if "no such container" in text or "no such object" in text:
-            raise _NoSuchContainerError(f"{self.title} does not know that container")
+            raise NotFoundError(f"{self.title} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")
         raise RefusedByEngineError(f"{self.address} failed: {printable(last) or 'no reason given'}")
 
@@ -234,7 +207,6 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
     """Read one container in the answer of podman container inspect.
 
     Args:
-        document: the answer.
         now_s: the time, in seconds since 1970.
     """
     state = document["State"]
@@ -270,13 +242,7 @@ def _read_creation(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return made_by, ("all",) if asked.number == "all" else asked.devices
 
 
-def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
-    """Read the answer of podman info.
-
-    Args:
-        answer: the whole answer.
-        user_id: id of the user who asked, whose store it is.
-    """
+def _parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
     version = checked_text(answer["version"]["Version"])
     numbers = tuple(int(number) for number in version.split(".")[:2])
     root = answer["store"]["graphRoot"]
@@ -290,26 +256,16 @@ def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
     )
 
 
-def client_of(command: PodmanCommand, environment: Mapping[str, str]) -> PodmanClient:
+def client_of(command: PodmanCommand) -> PodmanClient:
     """Return a client of the store that a podman command would use.
 
     Raises:
         UsageError: it would ask a service, which may be on another machine.
     """
-    _refuse_remote(command, environment)
-    words = [command.argv[0]]
-    for flag in (*command.global_flags, *command.flags):
-        if flag.name in STORE_FLAGS:
-            words += command.argv[flag.begin : flag.end]
-    return PodmanClient(words, os.geteuid())
-
-
-def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> None:
-    """Check that podman itself runs the containers, here."""
     origin = None
     for name in _REMOTE_VARIABLES:
-        if environment.get(name):
-            origin = f"{name}={printable(environment[name])}"
+        if os.environ.get(name):
+            origin = f"{name}={printable(os.environ[name])}"
     for flag in command.global_flags:
         if flag.name in ("-r", "--remote"):
             origin = flag.name if flag.is_on else None
@@ -320,3 +276,8 @@ def _refuse_remote(command: PodmanCommand, environment: Mapping[str, str]) -> No
             f"{origin}: podman would ask a service, whose GPUs may not be this machine's",
             "run 'gpulaunch podman' on the machine of the containers, without it",
         )
+    words = [command.argv[0]]
+    for flag in (*command.global_flags, *command.flags):
+        if flag.name in STORE_FLAGS:
+            words += command.argv[flag.begin : flag.end]
+    return PodmanClient(words, os.geteuid())

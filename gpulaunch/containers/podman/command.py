@@ -7,7 +7,7 @@ value. The image and all that follows it are left untouched.
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.containers.asked import (
+from gpulaunch.containers.container import (
     VISIBLE,
     Asked,
     AskedContainer,
@@ -115,7 +115,6 @@ class PodmanCommand(Record):
     """A command line of podman.
 
     Attributes:
-        argv: the whole command line.
         global_flags: flags before the subcommand.
         subcommand: words such as ("run",) or ("container", "run"); one word for those that neither
             make nor start containers.
@@ -133,7 +132,7 @@ class PodmanCommand(Record):
 
     @property
     def title(self) -> str:
-        """The program and subcommand, for messages."""
+        """Program and subcommand, for messages."""
         return " ".join((PROGRAM, *self.subcommand))
 
     @property
@@ -142,23 +141,11 @@ class PodmanCommand(Record):
         return self.subcommand in _LAUNCHING and bool(self.operands) and not self.says("--help")
 
     @property
-    def makes_only(self) -> bool:
-        """True if it makes a container without starting it."""
-        return self.subcommand[-1:] == ("create",)
-
-    @property
     def starts(self) -> bool:
         """True if it starts containers that exist already."""
         return (
             self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
         )
-
-    @property
-    def is_attached(self) -> bool:
-        """True if the client stays until the container that it starts has ended."""
-        if self.starts:
-            return self.says("-a", "--attach", "-i", "--interactive")
-        return not (self.makes_only or self.says("-d", "--detach"))
 
     def says(self, *names: str) -> bool:
         """Return whether a switch is on; the last one counts."""
@@ -173,9 +160,6 @@ def read_command(argv: Sequence[str]) -> PodmanCommand:
     """Read a command line of podman.
 
     Mistakes that podman itself refuses, such as a missing value, are left to it.
-
-    Args:
-        argv: the words from the client's name on.
 
     Raises:
         UsageError: a flag is unknown, so that the image cannot be found; start is to start what it
@@ -230,29 +214,24 @@ def _read_flags(
     for flag in flags:
         # Of a joined value one can be certain, and podman judges the flag.
         if flag.name not in known and flag.value is None:
-            raise FlagError(
-                f"{command}: unknown flag {printable(flag.name)}", _suggest_flag(flag.name, known)
-            )
+            name, hint = printable(flag.name), None
+            if name.startswith("--"):
+                near = nearest(flag.name, sorted(known))
+                meant = f"did you mean {' or '.join(near)}? " if near else ""
+                hint = f"{meant}a flag that is new in {PROGRAM} is written {name}=VALUE"
+            raise FlagError(f"{command}: unknown flag {name}", hint)
     return flags, flags[-1].end if flags else at
-
-
-def _suggest_flag(name: str, known: frozenset[str]) -> str | None:
-    if not name.startswith("--"):
-        return None
-    near = nearest(name, sorted(known))
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{meant}a flag that is new in {PROGRAM} is written {printable(name)}=VALUE"
 
 
 def asked_container(command: PodmanCommand) -> AskedContainer:
     """Return what a run or create command asks for."""
-    policies = command.values("--restart")
+    policy = next(reversed(command.values("--restart")), "no")
     return AskedContainer(
         title=command.title,
         image=command.operands[0],
-        attached=command.is_attached,
-        runs=not command.makes_only,
-        restart_policy=policies[-1] if policies and policies[-1] not in ("", "no") else None,
+        attached=not command.says("-d", "--detach"),
+        runs=command.subcommand[-1] != "create",
+        restart_policy=policy if policy not in ("", "no") else None,
         privileged=command.says("--privileged"),
         variables=tuple(command.values("-e", "--env")),
         files=tuple(value.partition(":")[0] for value in command.values("--device")),
@@ -260,14 +239,13 @@ def asked_container(command: PodmanCommand) -> AskedContainer:
 
 
 def asked_gpus(command: PodmanCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return the GPUs that podman's flags ask for; None if they say nothing.
+    """Return the GPUs that the flags of a run or create command ask for; None for no word of any.
 
     The flags are --gpus, --device and -e NVIDIA_VISIBLE_DEVICES. Podman splits the values of the
     first two at commas, and --gpus names GPUs: --gpus 2 is the GPU with index 2, not two GPUs. No
     variable of an image counts.
 
     Args:
-        command: a run or create command.
         environment: environment of this process, from which -e without a value copies.
 
     Raises:
@@ -303,10 +281,6 @@ def _is_gpus_only(devices: str) -> bool:
     return all(map(is_gpu_device, devices.split(",")))
 
 
-def _is_gpu_flag(flag: Flag) -> bool:
-    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or ""))
-
-
 def with_gpus(
     command: PodmanCommand,
     uuids: Sequence[str],
@@ -320,14 +294,12 @@ def with_gpus(
     user's flags, since of two assignments to one variable or label the last one counts.
 
     Args:
-        command: the command as it was typed.
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
-        variables: variables that are added.
-        labels: labels that are added.
     """
     replaced = set()
-    for flag in filter(_is_gpu_flag, command.flags):
-        replaced |= set(range(flag.begin, flag.end))
+    for flag in command.flags:
+        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or "")):
+            replaced |= set(range(flag.begin, flag.end))
     kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
     added = []
     for uuid in uuids:

@@ -1,4 +1,4 @@
-"""What somebody asks an engine for: a container, and the GPUs that are to get into it."""
+"""Containers: what is asked of an engine, what it says of them, and what they get besides."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -45,18 +45,12 @@ class Asked(Record):
     nothing: bool = False
     of_other_maker: bool = False
 
-    @property
-    def name(self) -> str:
-        """The words for it without what it asks for, such as "device request" or "NV_GPU"."""
-        return self.text.replace("=", " ").rpartition(" ")[0]
-
 
 class AskedContainer(Record):
     """A container that is asked for, as far as it matters to its GPUs.
 
     Attributes:
         title: program and subcommand, such as "docker run".
-        image: name of the image.
         attached: whether the client stays until the container has ended.
         passes_signals: whether the client passes on the signals that it gets.
         runs: whether it is started as well as made.
@@ -133,12 +127,7 @@ def without_kinds(devices: str) -> list[str]:
 
 
 def asked_by_names(names: Sequence[str], text: str) -> Asked:
-    """Return the request in a list of names, which may be all, none or void.
-
-    Args:
-        names: indices or UUIDs.
-        text: the words for it.
-    """
+    """Return the request in a list of indices or UUIDs, which may be all, none or void."""
     if list(names) in (["none"], ["void"], [""]):
         return Asked(text, nothing=True)
     if "all" in names:
@@ -171,6 +160,24 @@ def asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ())
     return None
 
 
+LEASE_LABEL = "io.gpulaunch.lease"
+"""Id of the lease that a container was made under."""
+
+GPUS_LABEL = "io.gpulaunch.gpus"
+"""UUIDs of the GPUs that a container was made with."""
+
+SHARE_LABEL = "io.gpulaunch.share"
+"""A container's percentage of the SMs, if it shares its GPUs."""
+
+LATER_LABEL = "io.gpulaunch.later"
+"""Says that a container holds its GPUs before its first start, as after docker create."""
+
+PROFILE_LABEL = "io.gpulaunch.profile"
+"""The profile of an image's jobs: its name, or the whole of it as TOML."""
+
+PROJECT_LABEL = "com.docker.compose.project"
+"""The project of compose that a container belongs to."""
+
 HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
 """Variables to hide from an engine's client.
 
@@ -183,15 +190,13 @@ def container_variables(
     asked: AskedContainer,
     gpus: Sequence[Gpu],
     driver: str,
-    lease_id: str | None,
+    lease_id: str,
     share: "Share | None" = None,
 ) -> dict[str, str]:
     """Return the variables that a container with GPUs is given.
 
     Args:
-        asked: the container.
         gpus: its GPUs in rank order.
-        lease_id: id of the lease; None as long as there is none.
         share: its share of the GPUs, if it shares them.
     """
     entry = DRIVERS[driver]
@@ -206,6 +211,96 @@ def container_variables(
         variables |= {**entry.constants, entry.visible_variable: ",".join(map(str, names))}
     if share:
         variables |= mps_environment(share)
-    if lease_id:
-        variables[LEASE_VARIABLE] = lease_id
-    return variables | {COUNT_VARIABLE: str(len(gpus))}
+    return variables | {LEASE_VARIABLE: lease_id, COUNT_VARIABLE: str(len(gpus))}
+
+
+def container_labels(
+    gpus: Sequence[Gpu], lease_id: str, share: "Share | None" = None, *, later: bool = False
+) -> dict[str, str]:
+    """Return the labels by which a container is known to be a lease's.
+
+    Args:
+        share: its share of the GPUs, if it shares them.
+        later: whether it is only made now, and started later.
+    """
+    labels = {GPUS_LABEL: ",".join(gpu.uuid for gpu in gpus), LEASE_LABEL: lease_id}
+    if share:
+        labels[SHARE_LABEL] = str(share.sm_percentage)
+    if later:
+        labels[LATER_LABEL] = "true"
+    return labels
+
+
+def service_of(labels: Mapping[str, str]) -> str | None:
+    """Return project and service of compose in a container's labels; None if there is none."""
+    project = labels.get(PROJECT_LABEL)
+    return f"{project}/{labels.get('com.docker.compose.service')}" if project else None
+
+
+class Image(Record):
+    """What an image says of its containers.
+
+    Attributes:
+        user: user of their programs; "" for root.
+        variables: environment variables by name.
+    """
+
+    user: str
+    labels: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
+class Container(Record):
+    """A container, as its engine described it at one moment.
+
+    Attributes:
+        id: 64 hexadecimal digits.
+        name: name without docker's leading slash.
+        state: created, running, paused, restarting, removing, exited or dead.
+        has_failed: whether it was to start, and could not.
+        restarts: whether its policy may start it again by itself.
+        lease_id: id of the lease that it was made under, or None.
+        uuids: UUIDs of the GPUs that it was made with.
+        created_at: time of its creation, in a form that sorts.
+        shares: whether it was made to share its GPUs.
+        given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted; or
+            "all", which says nothing of their use.
+        pid: pid of its first process, as the host counts; 0 if it does not run.
+        watched: pids of the processes whose end changes its state.
+        is_for_later: whether it holds its GPUs before its first start, however long that takes.
+        service: project and service of compose, as PROJECT/SERVICE; None for a container of its
+            own.
+    """
+
+    id: str
+    name: str
+    state: str
+    has_failed: bool
+    restarts: bool
+    image_id: str
+    lease_id: str | None
+    uuids: tuple[str, ...]
+    created_at: str = ""
+    shares: bool = False
+    given: tuple[str, ...] = ()
+    pid: int = 0
+    watched: frozenset[int] = frozenset()
+    is_for_later: bool = False
+    service: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True if its GPUs are taken.
+
+        They are while it runs, is about to be started, or may come back until it is removed.
+        """
+        if self.state in ("removing", "dead"):
+            return False
+        if self.state == "created":  # no policy starts what has never run
+            return not self.has_failed
+        return self.state != "exited" or self.restarts
+
+    @property
+    def is_only_made(self) -> bool:
+        """True if it was made to be started at once, and has not been."""
+        return self.state == "created" and not self.is_for_later
