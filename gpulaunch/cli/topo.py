@@ -120,7 +120,6 @@ def topology_document(topology: Topology) -> Document:
                 "numa_node": gpu.numa_node,
                 "node": gpu.node,
                 "cpuset": format_cpuset(gpu.cpuset),
-                "host_gb_per_s": gpu.host_gb_per_s or None,
                 "compute_capability": gpu.compute_capability,
                 "pci_address": gpu.pci_address,
                 "pcie_generation": gpu.pcie_generation or None,

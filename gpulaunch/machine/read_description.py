@@ -56,7 +56,6 @@ _NUMA: FieldTable = {
     "node": (0, 1 << 20),
     "gpus": list,
     "cpuset": str,
-    "memory_gb_per_s": (0.001, 1e6),
 }
 _NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6)}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
@@ -193,28 +192,18 @@ def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
 def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:
     """Return what each card that is in a NUMA node takes over from it, named as in Gpu."""
     found: dict[int, dict[str, Any]] = {}
-    carries: dict[int | None, float] = {}
     for i, entry in enumerate(entries):
         node = checked(entry, _NUMA, required=("gpus",), where=("numa", i))
-        number, memory = node.get("node"), node.get("memory_gb_per_s", 0.0)
         try:
             cpuset = parse_cpuset(node.get("cpuset", ""))
         except ValueError:
             raise FieldError(
                 ("numa", i, "cpuset"), f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
             ) from None
-        # Jobs share this bandwidth, so it must be known whose it is, and be one.
-        if memory and number is None:
-            message = f"memory_gb_per_s: {memory:g} is stated without the number of its node"
-            raise FieldError(("numa", i, "memory_gb_per_s"), message)
-        before = carries.setdefault(number, memory)
-        if before != memory:
-            message = f"memory_gb_per_s: {memory:g} for node {number}, and {before:g} before"
-            raise FieldError(("numa", i), message)
         for index in _read_indices(node["gpus"], count, ("numa", i, "gpus")):
             if index in found:
                 raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
-            found[index] = {"numa_node": number, "cpuset": cpuset, "host_gb_per_s": memory}
+            found[index] = {"numa_node": node.get("node"), "cpuset": cpuset}
     return found
 
 

@@ -122,20 +122,16 @@ def _pcie_groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, li
 
 
 def _describe_numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
-    entries: dict[tuple[int | None, str, float], list[int]] = {}
+    entries: dict[tuple[int | None, str], list[int]] = {}
     for i, gpu in enumerate(gpus):
         if gpu.numa_node is not None or gpu.cpuset:
-            entries.setdefault(
-                (gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []
-            ).append(i)
+            entries.setdefault((gpu.numa_node, format_cpuset(gpu.cpuset)), []).append(i)
     tables = []
-    for (node, cpuset, memory), places in entries.items():
+    for (node, cpuset), places in entries.items():
         table: dict[str, Any] = {} if node is None else {"node": node}
         table["gpus"] = places
         if cpuset:
             table["cpuset"] = cpuset
-        if memory:
-            table["memory_gb_per_s"] = memory
         tables.append(table)
     return tables
 

@@ -50,13 +50,11 @@ class Needs(Record):
     Attributes:
         required: GPUs that must be in it.
         within: groups of which it must lie in one; empty for anywhere.
-        at_most: groups of which it may have only so many GPUs.
         least_gb_per_s: least effective bandwidth; 0 for any.
     """
 
     required: frozenset[int] = frozenset()
     within: tuple[frozenset[int], ...] = ()
-    at_most: tuple[tuple[frozenset[int], int], ...] = ()
     nvlink: bool = False
     least_gb_per_s: float = 0.0
 
@@ -203,7 +201,6 @@ class PlacementProblem:
             admitted=self.mask(admitted),
             required=self.mask(needs.required),
             groups=tuple(self.mask(group) for group in groups if needs.required <= group),
-            at_most=tuple((self.mask(group), most) for group, most in needs.at_most),
         )
 
     @cached_property

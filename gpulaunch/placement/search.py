@@ -27,13 +27,11 @@ class Limits(Record):
 
     Attributes:
         groups: sets of GPUs of which a candidate lies in one.
-        at_most: groups of which only so many GPUs may be taken.
     """
 
     admitted: int
     required: int
     groups: tuple[int, ...]
-    at_most: tuple[tuple[int, int], ...] = ()
 
     def allow(self, mask: int) -> bool:
         """Return whether a set keeps the rules."""
@@ -41,15 +39,10 @@ class Limits(Record):
             mask & self.required == self.required
             and not mask & ~(self.admitted | self.required)
             and any(not mask & ~group for group in self.groups)
-            and self.bound(mask)
         )
 
-    def bound(self, mask: int) -> bool:
-        """Return whether a set has no more GPUs of a group than it may have."""
-        return all((mask & group).bit_count() <= most for group, most in self.at_most)
-
     def count(self, gpus: int) -> int:
-        """Return how many sets there are, alike or not, were there no limit by at_most."""
+        """Return how many sets there are, alike or not."""
         required = self.required.bit_count()
         eligible = ((group & self.admitted | self.required) for group in self.groups)
         return sum(comb(group.bit_count() - required, gpus - required) for group in eligible)
@@ -66,18 +59,15 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     found: set[int] = set()
     for group in limits.groups:
         eligible = fabric.positions(limits.admitted & group & ~limits.required)
-        alike = _sockets_alike(fabric, free, eligible, limits)
+        alike = _sockets_alike(fabric, free, eligible)
         masks = _choose(fabric, alike, count - limits.required.bit_count())
         if masks is None:
             return None
         found.update([limits.required | mask for mask in masks])
-    masks = [mask for mask in found if limits.bound(mask)]
-    return masks if len(masks) <= MOST_SETS else None
+    return [*found] if len(found) <= MOST_SETS else None
 
 
-def _sockets_alike(
-    fabric: Fabric, free: int, eligible: Sequence[int], limits: Limits
-) -> list[list[list[int]]]:
+def _sockets_alike(fabric: Fabric, free: int, eligible: Sequence[int]) -> list[list[list[int]]]:
     """Return GPUs that may be taken: groups of sockets that are alike, each with GPUs alike."""
     free_on: dict[int, list[int]] = {}
     for gpu in fabric.positions(free):
@@ -85,7 +75,7 @@ def _sockets_alike(
     kinds: list[list[int]] = []
     for gpu in eligible:
         for twins in kinds:
-            if _are_twins(fabric, limits, gpu, twins[0]):
+            if _are_twins(fabric, gpu, twins[0]):
                 twins.append(gpu)
                 break
         else:
@@ -100,20 +90,17 @@ def _sockets_alike(
         alike: dict[object, list[list[int]]] = {}
         for socket, part in parts.items():
             key: object = socket
-            if in_order and not limits.at_most and free_on[socket] == part:
+            if in_order and free_on[socket] == part:
                 key = fabric.socket_size[socket], len(part)
             alike.setdefault(key, []).append(part)
         groups += alike.values()
     return groups
 
 
-def _are_twins(fabric: Fabric, limits: Limits, a: int, b: int) -> bool:
-    """Return whether two GPUs have the same links to all and a switch, and the same limits."""
+def _are_twins(fabric: Fabric, a: int, b: int) -> bool:
+    """Return whether two GPUs have the same links to all others and into a switch."""
     if (fabric.into_switch[a], fabric.nvls[a]) != (fabric.into_switch[b], fabric.nvls[b]):
         return False
-    for group, _ in limits.at_most:
-        if bool(group & fabric.bit[a]) != bool(group & fabric.bit[b]):
-            return False
     rows = fabric.kind[a], fabric.kind[b]
     return all(rows[0][c] == rows[1][c] for c in range(len(fabric.gpus)) if c not in (a, b))
 
@@ -158,7 +145,7 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
         beam = [limits.required]
         for _ in range(limits.required.bit_count(), count):
             grown = {part | fabric.bit[gpu] for part in beam for gpu in gpus}
-            grown = {mask for mask in grown.difference(beam) if limits.bound(mask)}
+            grown.difference_update(beam)
             beam = nlargest(width, grown, key=lambda mask: (worth(mask), mask))
         found.update(mask for mask in beam if limits.allow(mask))
     return list(found)

@@ -333,7 +333,6 @@ class Case(Record):
         return (
             needs.required <= chosen
             and (not needs.within or any(chosen <= group for group in needs.within))
-            and all(len(chosen & group) <= most for group, most in needs.at_most)
             and (
                 not needs.nvlink
                 or len(reached(gpus[0], gpus, lambda a, b: machine.nvlinks[a, b] > 0)) == len(gpus)
@@ -426,7 +425,7 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
         frozenset(gpu for gpu, own in zip(machine.indices, label, strict=True) if own == one)
         for one in set(label)
     ]
-    kinds = rng.sample(("required", "within", "at_most", "nvlink", "least", ""), 3)
+    kinds = rng.sample(("required", "within", "nvlink", "least", ""), 3)
     kinds = kinds[: rng.randrange(3)]
     fields: dict[str, Any] = {"nvlink": "nvlink" in kinds}
     if "required" in kinds:
@@ -434,8 +433,6 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
         fields["required"] = frozenset(chosen)
     if "within" in kinds:
         fields["within"] = tuple(groups)
-    if "at_most" in kinds:
-        fields["at_most"] = tuple((group, rng.randrange(4)) for group in groups)
     if "least" in kinds and (ranked := case.ranked()):
         least = (rng.choice(ranked).effective or 0) / MICRO
         fields["least_gb_per_s"] = max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
