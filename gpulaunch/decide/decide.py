@@ -132,10 +132,6 @@ def _grant_group(
     """Grant the GPUs of a step's ranks that are known already, in their order.
 
     Args:
-        request: that of all ranks.
-        state: what it meets.
-        admitted: GPUs that the request admits.
-        group: UUIDs of the ranks' GPUs.
         must_be_free: those of them that nobody else may have.
     """
     by_uuid = {gpu.uuid: gpu for gpu in admitted}
@@ -165,8 +161,6 @@ def _count_for_all(request: Request, job: "EngineJob", admitted: Sequence[Gpu]) 
     """Return how many GPUs the ranks on this node have together: as many for each.
 
     Args:
-        request: that of all ranks.
-        job: their step.
         admitted: the GPUs that the request admits; if it asks for all, the ranks divide these.
     """
     ranks = f"the {job.ranks} ranks of {job.title} on this node"

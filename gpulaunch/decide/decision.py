@@ -135,7 +135,6 @@ def too_many_text(
     Args:
         scope: number of GPUs in reach.
         admitted: number of those that satisfy the request's constraints.
-        within: the lease that the launch runs inside of, or None.
     """
     asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
     if request.pattern.ranks:
@@ -179,7 +178,6 @@ def too_few_text(
     """Return why too few GPUs can be had.
 
     Args:
-        count: number of GPUs that are needed.
         free: number of those that would do and can be had.
         admitted: number of those that would do.
         users: the use of GPUs without a lease that has them, once for each GPU.

@@ -241,7 +241,6 @@ def explain_unmet(
     """Return why no set of enough GPUs is what the job needs.
 
     Args:
-        problem: the placement problem that has no solution.
         machine: the machine's name, if the problem is about the idle machine; None if it is about
             the GPUs that are free now.
     """
@@ -292,7 +291,6 @@ def pose_problem(
     Args:
         free: GPUs that nobody uses.
         choosable: those of them that the request may get.
-        count: the number of GPUs that it needs.
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     order = next((one.order for one in request.constraints if one.order), ())

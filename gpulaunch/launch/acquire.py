@@ -36,7 +36,6 @@ def acquire(
     """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
 
     Args:
-        launch: the launch that needs the GPUs.
         make: class of the lease's keeper, or what makes one from the same arguments; called again
             if another launcher was faster.
         given_up: descriptor that is readable once the launch is not wanted any more, or None.
@@ -121,8 +120,6 @@ def _end_abandoned(launch: Launch, table: Table, state: State, tried: set[str]) 
     """End containers that should have ended; return whether any has been tried.
 
     Args:
-        launch: the launch, for its grace.
-        state: the leases seen last.
         tried: ids of leases to leave alone; those that are tried are added.
     """
     if not state.unlocked - tried:
@@ -218,9 +215,6 @@ def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share |
     """Return whether a decision that was made again needs the very MPS daemon that is ready.
 
     Args:
-        launch: the launch that needs the GPUs.
-        grant: the new decision.
-        state: what that rests on.
         prepared: the share whose daemon is ready; None if none is.
     """
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch

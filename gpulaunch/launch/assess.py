@@ -28,7 +28,6 @@ def assess(launch: Launch, table: Table, ticket: Ticket | None) -> tuple[Decisio
     """Decide on the present state; a Wait is checked again if GPUs are in use outside gpulaunch.
 
     Args:
-        launch: the launch to decide about.
         ticket: the launch's own ticket; None if it is not in the queue.
     """
     state = look(launch, table, ticket, launch.machine.outside)
@@ -76,7 +75,6 @@ def state_of(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -
     """Return the state that a launch meets.
 
     Args:
-        records: those of all machines.
         outside: use of GPUs that no lease explains; drained ones are found in the records.
     """
     topology, seen = launch.machine.topology, relevant(launch, records)

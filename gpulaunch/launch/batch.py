@@ -221,7 +221,6 @@ class _Begun:
         """Start the launch, which gets TERM if this process is killed, and ends its job.
 
         Args:
-            arguments: arguments of gpulaunch.
             lock: descriptor of a locked file, which it keeps open until its job has ended.
             output: its stdout and stderr; None for this process's own.
 
@@ -277,8 +276,6 @@ class Batch:
     """A batch that runs all jobs that have no result yet.
 
     Args:
-        tasks: tasks in the order of their start.
-        results: results of this batch so far; more are added.
         say: called with a kind, "info", "warning" or "error", and the text of a message; it must
             not raise.
         ended: called with the result of a job, and how many have ended; it must not raise.
@@ -354,11 +351,7 @@ class Batch:
                 os.close(fd)
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Sleep until something has happened, or the time is up, and take what that is.
-
-        Args:
-            timeout_s: seconds of the longest sleep, a day at most; None for no limit.
-        """
+        """Sleep until something has happened, or the time is up, and take what that is."""
         if timeout_s is not None:
             timeout_s = min(max(0.0, timeout_s), _LONGEST_S)
         spoken: dict[_Begun, bool] = {}  # and whether it has ended

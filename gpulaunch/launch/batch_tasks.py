@@ -61,10 +61,7 @@ def read_tasks(
     shows only after hours.
 
     Args:
-        file: the jobs.
-        common: settings of all launches.
         warn: called with the text of a warning, once for each text.
-        at_once: whether all jobs arrive at the beginning.
 
     Raises:
         UsageError: a job has no command, or can never run; with path and line.
@@ -131,7 +128,6 @@ def _read_after(entry: Entry, ids: Mapping[str, int]) -> dict[int, bool]:
     """Return the ids of the jobs that a job comes after, and whether any end of them will do.
 
     Args:
-        entry: the job.
         ids: ids of the jobs before it in the file, by name.
 
     Raises:
@@ -180,9 +176,6 @@ def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
     Planned are jobs that share, want one GPU, leave their share of it open, are there from the
     beginning, and whose duration is known; on the GPUs that all of them may have. All others come
     after them, in their order.
-
-    Args:
-        tasks: the jobs.
 
     Returns:
         All jobs in the order of their start, and what the plan predicts, in a line.

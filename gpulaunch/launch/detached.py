@@ -83,7 +83,6 @@ def answer(pipe: int, said: dict[str, Any]) -> None:
     """Tell the process that detached this launch what it does now, and close the pipe.
 
     Args:
-        pipe: its descriptor.
         said: {"gpus": "0,3"}, {"number": 2, "start": "in 10 to 40 min"} or {"after": "exp6"}.
     """
     with suppress(OSError):  # nobody may wait for it any more

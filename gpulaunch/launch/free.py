@@ -44,7 +44,6 @@ def free(
     replaces it meanwhile.
 
     Args:
-        lease_id: id of the lease or ticket.
         grace_s: seconds for the job to end by itself, and then for its launcher to end what the job
             left.
         machine: the machine of the lease; None for any.

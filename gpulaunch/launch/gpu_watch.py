@@ -70,7 +70,6 @@ class GpuWatch:
         """Watch in two threads whether the GPUs are at work, and what the job does on others.
 
         Args:
-            record: the lease's record.
             after_s: seconds after which idle GPUs are told of.
             limit_s: seconds after which the job is ended; None for never.
         """

@@ -182,7 +182,6 @@ def hosts_of(hostfile: str, own_name: str) -> tuple[str, ...]:
     """Return the hosts that a hostfile of Open MPI names, each once, in their order.
 
     Args:
-        hostfile: its text.
         own_name: name of this machine, by which mpirun knows it where it is called localhost.
     """
     rows = [line.partition("#")[0].split() for line in hostfile.splitlines()]
@@ -199,9 +198,6 @@ def explain_mpirun(
     """Return why ranks of mpirun have no lease, and what to type instead; None if all have it.
 
     Args:
-        command: argv of mpirun.
-        environment: variables that it will have.
-        own_names: names of this machine.
         read: function that returns the text of a hostfile, empty if it cannot be read.
     """
     if _has_own_launches(command):

@@ -98,7 +98,6 @@ class Keeper:
     This one is for a lease without a job, kept by the very process that takes it.
 
     Args:
-        launch: the launch that needs the GPUs.
         record: the open file of the lease's record, which has no name yet.
         share: the launch's part of the GPUs if it shares them, or None.
 
@@ -187,7 +186,6 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
     """Return the lease of a launch that this process makes.
 
     Args:
-        grant: its GPUs.
         job: the process that it names as the job.
     """
     container = launch.container

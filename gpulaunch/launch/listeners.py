@@ -27,7 +27,6 @@ class LaunchInHistory(Events):
     """A launch on its way into the history; it has a line from the time that it has its GPUs.
 
     Args:
-        launch: the launch, which begins now.
         after: launches that it comes after, as `--after` names them.
     """
 
@@ -180,11 +179,7 @@ _KILL_AFTER_S = 5  # after TERM
 
 
 def notifiers_of(launch: Launch, command: str) -> "list[Notifier]":
-    """Return what tells of a launch; nothing in a launch that such a command has started itself.
-
-    Args:
-        command: text for sh.
-    """
+    """Return what tells of a launch; nothing in a launch that such a command has started itself."""
     return [] if EVENT_VARIABLE in os.environ else [Notifier(launch, command)]
 
 
@@ -192,7 +187,6 @@ def notify(command: str, event: str, **about: str | None) -> None:
     """Run a user's command for an event, beside this process and without waiting for it.
 
     Args:
-        command: text for sh.
         event: start, idle, end, failure or another word.
         **about: what else it is told, as variables GPULAUNCH_EVENT_*; None is left out.
     """
@@ -206,11 +200,7 @@ def notify(command: str, event: str, **about: str | None) -> None:
 
 
 class Notifier(Events):
-    """What tells of one launch.
-
-    Args:
-        command: text for sh.
-    """
+    """What tells of one launch."""
 
     def __init__(self, launch: Launch, command: str) -> None:
         self._launch, self._command = launch, command

@@ -130,7 +130,6 @@ def before_queue(
     """Return the live launches among those of this user that have no place in the queue yet.
 
     Args:
-        launches: launches of this user.
         tickets: live tickets: what has one is in the queue.
         machine: the machine of the launches; None for any.
     """
@@ -152,7 +151,6 @@ def end_before_queue(launch: PastLaunch, grace_s: float) -> None:
     """End a launch, and wait for that.
 
     Args:
-        launch: a launch that has no place in the queue.
         grace_s: seconds to wait at most.
     """
     fd = open_launcher(launch)
@@ -174,7 +172,6 @@ def begin_of_last(fd: int, lines: int) -> int:
     """Return where the last lines of a file begin, in bytes.
 
     Args:
-        fd: descriptor of the file.
         lines: how many; an unfinished one at the end counts.
     """
     with open(fd, "rb", closefd=False) as file:
@@ -323,7 +320,6 @@ def wait_for_predecessors(
     """Sleep until launches have ended.
 
     Args:
-        before: the launches.
         waiting: called with the name of each that has not ended yet.
 
     Raises:

@@ -70,9 +70,6 @@ class PlaceInQueue:
     before their own. Whoever was woken and cannot start wakes the next that might.
 
     Args:
-        launch: the launch that has to wait.
-        table: the allocation table, which holds the tickets.
-        events: who hears how the wait goes.
         given_up: descriptor that is readable once nobody wants the place any more, or None.
 
     Attributes:
@@ -113,7 +110,6 @@ class PlaceInQueue:
         """Sleep until what keeps the launch waiting may have changed.
 
         Args:
-            decision: why it waits.
             state: what that rests on.
 
         Raises:
@@ -216,9 +212,6 @@ class PlaceInQueue:
         """Sleep until a descriptor is readable, or a ticket ends; return those that are ready.
 
         Args:
-            pause_s: seconds of the longest sleep.
-            reason: why the request waits.
-            inputs: descriptors.
             bell: descriptor of another ticket's bell, or None.
         """
         poll = select.poll()

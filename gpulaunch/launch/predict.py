@@ -34,8 +34,6 @@ def predicted_starts(
     after the first _MOST, and those of which it cannot be told have none.
 
     Args:
-        machine: the machine, with the use of its GPUs outside gpulaunch.
-        seen: the live records of the machine.
         stopped: ids of tickets that are passed, since their launcher is stopped.
     """
     waiting = (one for one in seen.tickets if one.uuids and one.within is None)

@@ -315,11 +315,7 @@ class ProcessKeeper(Keeper):
         super().release()
 
     def _outlive_job(self, known: list[Process]) -> None:
-        """Wait for the end of a job whose launcher was killed.
-
-        Args:
-            known: as for _is_kept_by.
-        """
+        """Wait for the end of a job whose launcher was killed."""
         while state_of(self.lease.job):
             try:
                 self._look(known)

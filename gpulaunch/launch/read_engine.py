@@ -48,7 +48,6 @@ def parse_rank_map(text: str, path: str) -> tuple[MappedRank, ...]:
     """Return the rows of a map in the order of their ranks.
 
     Args:
-        text: the map as JSON.
         path: path of its file, for messages.
 
     Raises:

@@ -239,8 +239,6 @@ def read_request(
     """Return the request of a launch; see read_launch.
 
     Args:
-        profile: profile of its job, as the options name it.
-        around: machine of the launch.
         name: name that the user gave the job, or None.
         pattern: pattern that replaces that of the options, if a program passes a graph.
     """

@@ -39,7 +39,6 @@ def read_sharing(
     """Return the terms on which a job shares GPUs, or why it needs GPUs of its own.
 
     Args:
-        machine: the machine of the GPUs.
         name: name of the job if its profile has none.
 
     Raises:
@@ -121,7 +120,6 @@ def _read_memory_limit(
     """Return what a job may allocate on each GPU: what is asked for, its part, or its peak's.
 
     Args:
-        part: the part of a GPU that is asked for, in percent, or None.
         sizes: memory of each GPU that can be shared, in bytes.
     """
     options = options.with_profile(memory=profile.memory_bytes)

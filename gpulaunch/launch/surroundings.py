@@ -90,7 +90,6 @@ def shown_machine(
     GPUs.
 
     Args:
-        topology: value of --topology, or None.
         use: whether to find the processes at work on its GPUs.
     """
     return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
@@ -233,11 +232,7 @@ def see_again(launch: "Launch") -> "Launch":
 def find_strays(
     topology: Topology, uses: Iterable[OutsideUse], leases: Sequence[Lease]
 ) -> list[OutsideUse]:
-    """Return the use of GPUs by processes of live leases that do not have them, one by one.
-
-    Args:
-        uses: use of its GPUs, by leases or otherwise.
-    """
+    """Return the use of GPUs by processes of live leases that do not have them, one by one."""
     cards = {gpu.uuid: gpu.mig.card_uuid for gpu in topology.gpus if gpu.mig}
     by_id = {lease.id: lease for lease in leases}
     strays = []

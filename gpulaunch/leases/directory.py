@@ -124,7 +124,6 @@ def directory_failed(directory: str, what: str, problem: OSError) -> FailedError
 
     Args:
         what: what cannot be done.
-        problem: the error of the call.
     """
     reason = os.strerror(problem.errno or 0).lower()
     hint = None
@@ -184,7 +183,6 @@ class HostLock:
 
         Args:
             blocked: signals that were blocked before; all others act while the lock is waited for.
-            patience_s: as for held().
         """
         begun = time.monotonic()
         told = False
@@ -289,7 +287,6 @@ def lock_in_time(fd: int, timeout_s: float, look: Callable[[], None] = lambda: N
     polling would take the lock too late, and an alarm would replace that of a Python program.
 
     Args:
-        fd: descriptor of the directory.
         timeout_s: seconds of the longest wait, a week at most.
         look: called now and then meanwhile; what it raises ends the waiting, and the descriptor
             belongs to the thread then, too.

@@ -113,12 +113,7 @@ def remove_drain(directory: str, uuid: str, key: TableKey | None) -> bool:
 
 
 def read_drain(directory_fd: int, name: str) -> Drain | None:
-    """Return the mark in a file of the table; None if it does not count.
-
-    Args:
-        directory_fd: descriptor of the state directory.
-        name: name of the file.
-    """
+    """Return the mark in a file of the table; None if it does not count."""
     try:
         fd = open_record(name, directory_fd)
     except OSError as problem:

@@ -69,9 +69,6 @@ def _look_at_processes(
 ) -> tuple[dict[str, set[int]], dict[str, set[int]], dict[int, list[int]]]:
     """Go through all processes that are visible here, once for all leases.
 
-    Args:
-        records: status of each lease's record, by the lease's id.
-
     Returns:
         By lease, the processes that have its record open to write and those that carry its id; and
         the children of each process.

@@ -380,7 +380,6 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     """Return the lease of a document of Lease.to_document, of this version or another.
 
     Args:
-        document: content of the record.
         busy_s: modification time of its file, in seconds since 1970.
 
     Raises:
@@ -514,7 +513,6 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
     """Return the ticket of a document of Ticket.to_document, of this version or another.
 
     Args:
-        document: content of the record.
         linked_ns: change time of its file, in nanoseconds since 1970.
 
     Raises:

@@ -40,7 +40,6 @@ def queued(tickets: Iterable[Ticket], within: Lease | None) -> list[Ticket]:
     """Return the tickets that want GPUs of the same machine or lease, in their order.
 
     Args:
-        tickets: tickets of one machine.
         within: the lease that the GPUs are to be taken from, or None. Launches outside it cannot
             get its GPUs, and only its insiders can launch inside it, whatever a ticket says.
     """
@@ -62,13 +61,7 @@ def competing(tickets: Iterable[Ticket], uuids: Collection[str]) -> list[Ticket]
 
 
 def last_before(ahead: Sequence[Ticket], claim: Claim, clock_s: float) -> Ticket | None:
-    """Return the request that one comes after; None if it is the first of those that compete.
-
-    Args:
-        ahead: competing tickets that come first.
-        claim: what the request asks of the queue.
-        clock_s: seconds since boot.
-    """
+    """Return the request that one comes after; None if it is the first of those that compete."""
     return next((one for one in reversed(ahead) if not _lets_pass(one, claim, clock_s)), None)
 
 
@@ -90,10 +83,8 @@ def barring(
     Args:
         ahead: all tickets that come first, in their order.
         uuids: UUIDs of the GPUs that would do; tickets that want none of them are left out.
-        claim: what the request asks of the queue.
         busy_until_s: seconds since boot at which each GPU that is in use is free at the latest, by
             UUID; ENDLESS if there is no limit.
-        clock_s: seconds since boot.
     """
     ahead = [
         ticket
@@ -123,7 +114,6 @@ def first_to_try(
         ahead: tickets that come before them, in their order.
         later: the tickets, in their order.
         busy_until_s: as for barring().
-        clock_s: seconds since boot.
         sharers: ids of the users whose jobs share GPUs, which others of theirs may join.
         skipped: ids of tickets that have been tried.
         begun: title and user id of the steps of which a rank has started, and taken the GPUs of the
@@ -172,7 +162,6 @@ class QueueOrder:
 
     Args:
         busy_until_s: as for barring().
-        clock_s: seconds since boot.
         sharers: as for first_to_try().
 
     Attributes:

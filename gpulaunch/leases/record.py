@@ -76,11 +76,7 @@ MAX_UNLOCKED_BYTES = 4096
 
 
 class NewerRecordError(FieldError):
-    """A record of a later version, which says that this version does not understand it.
-
-    Args:
-        version: version of the reader that is needed.
-    """
+    """A record of a later version, which says that this version does not understand it."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
@@ -153,7 +149,6 @@ def encode(
     """Return the fields that differ from their defaults; records in them as tables or rows.
 
     Args:
-        record: what is to be written.
         without: fields to leave out, of records in it, too.
         as_rows: fields whose records are written as lists.
     """
@@ -185,8 +180,6 @@ def decode(
     """Return the record that a document of this version or another describes.
 
     Args:
-        cls: class of the record.
-        rules: rule of each field that a document may have.
         needed: fields that must be there.
         certain: fields that must be understood if they are there.
         readers: functions that make a field's value from what the document has.

@@ -57,7 +57,6 @@ class Draft:
     """A record that is locked but has no name yet: invisible, and gone if this process dies.
 
     Args:
-        directory: directory in which it will appear.
         lease_id: id of the lease; None for a new id.
 
     Attributes:
@@ -142,9 +141,7 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
     """Read a record; return None if the file is gone or no record.
 
     Args:
-        directory_fd: descriptor of the directory.
         directory: path of the directory, for messages.
-        name: name of the file in it.
 
     Raises:
         UnreadableError: this user may not read the file.

@@ -214,9 +214,6 @@ class Table:
     def names(self, fd: int | None = None) -> list[str]:
         """Return the names of all files in the directory.
 
-        Args:
-            fd: descriptor of the directory, or None.
-
         Raises:
             FailedError: it cannot be listed.
         """
@@ -238,7 +235,6 @@ class Table:
         """Yield the live tickets after another, in their order; damaged ones are left out.
 
         Args:
-            ticket: the other one.
             wanted: function of an id that returns whether that ticket is to be read at all.
         """
         with self._opened() as fd:

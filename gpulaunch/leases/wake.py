@@ -41,7 +41,6 @@ class Watch:
     To miss no end, follow first, then read the table, then sleep until `fd` polls as readable.
 
     Args:
-        directory: directory of the records.
         warn: called with a warning if there are no events.
 
     Attributes:
@@ -64,9 +63,6 @@ class Watch:
 
     def follow(self, names: Collection[str]) -> bool:
         """Follow these records and no others.
-
-        Args:
-            names: names of their files.
 
         Returns:
             Whether one of them is new, and may have ended before, so that the caller has to read

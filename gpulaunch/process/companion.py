@@ -33,7 +33,6 @@ class Companion:
 
     Args:
         act: called in it with the word; it is empty if this process died without one.
-        keep: the descriptor to keep open.
         meanwhile: called in it before it waits for the word.
 
     Raises:

@@ -24,9 +24,6 @@ def marked_by(variable: str) -> dict[str, set[int]]:
     """Return live processes that were started with a variable in their environment, by its value.
 
     Processes that are not visible here are left out.
-
-    Args:
-        variable: its name.
     """
     found: dict[str, set[int]] = {}
     for name in os.listdir("/proc"):
@@ -138,10 +135,6 @@ def reached_by(number: int, first: set[int], others: set[int]) -> set[int]:
 
     KILL takes along those that end with their parent, and who catches TERM may pass it on, as
     torchrun does. Any other signal need not mean the end.
-
-    Args:
-        first: processes that get it.
-        others: processes of the same job.
     """
     passed_on = number == signal.SIGTERM and any(
         reaction(pid, number) == "catches" for pid in first

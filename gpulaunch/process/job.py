@@ -258,7 +258,6 @@ class Job:
         Args:
             command: argv; undecodable bytes are surrogates and arrive as they were.
             environment: variables to add to what gpulaunch was given; None removes one.
-            cpus: to run on; empty for any.
             last: no other job comes after it, so stdin and stdout are its own.
         """
         self._call_witness()

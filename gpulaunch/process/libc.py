@@ -59,7 +59,6 @@ def change_mask(how: int, signals: Iterable[int]) -> frozenset[int]:
 
     Args:
         how: signal.SIG_BLOCK, signal.SIG_UNBLOCK or signal.SIG_SETMASK.
-        signals: numbers of signals.
     """
     return frozenset(_signal.pthread_sigmask(how, signals))
 
@@ -90,11 +89,7 @@ def set_process_name(name: str) -> None:
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
-    """Return a function that a child calls before exec to get a signal when its parent dies.
-
-    Args:
-        parent: pid of the process that starts it.
-    """
+    """Return a function that a child calls before exec to get a signal when its parent dies."""
 
     def ask() -> None:
         _checked(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
