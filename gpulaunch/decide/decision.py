@@ -22,8 +22,6 @@ class State(Record):
     """The machine as a request meets it.
 
     Attributes:
-        topology: the machine.
-        leases: all live leases of this machine's table.
         outside: use of GPUs that no lease explains.
         within: the live lease that this launch runs inside of, or None; its GPUs are then the whole
             machine.
@@ -70,9 +68,6 @@ class Grant(Record):
     """Yes: these GPUs.
 
     Attributes:
-        reason: why these.
-        placement: the GPUs with their scores.
-        problem: the placement problem that they solve.
         share_option: the share group that they are, or become; None if the job has them to itself.
         exclusive_reason: why a job that would share has them to itself; None if it shares, or would
             not.

@@ -29,7 +29,6 @@ class Excluded(Record):
     """A GPU that could not be chosen.
 
     Attributes:
-        gpu: the GPU.
         why: the reason, such as "leased by alice: train (c3d9528f5152)" or "--exclude 3".
     """
 

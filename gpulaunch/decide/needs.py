@@ -135,7 +135,6 @@ class Reach(Record):
         admitted: those that the request admits, busy or not.
         used: the use of some of them without a lease, by UUID.
         unfit: why some that nobody holds are out of service, by UUID.
-        free: those that nobody uses.
         busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
     """
 

@@ -29,7 +29,6 @@ class Constraint(Record):
 
     Attributes:
         text: the option as it was written, for messages.
-        uuids: UUIDs of the GPUs that it admits.
         instead: what there is, as a clause for the message that it admits none.
         order: the same in the order of their ranks, if it says one.
     """
@@ -81,7 +80,6 @@ class Sharing(Record):
     Attributes:
         client: what it uses of a GPU, and its objective.
         sm_percentage: share of SMs that the user asks for, 1-100; None for what is best.
-        user_id: the user whose job it is.
         capacities: what each GPU that can be shared offers, by UUID.
         unfit: why each of the other GPUs cannot be shared, by UUID.
         guest: whether it gives way to the other jobs, by a lower priority.
@@ -109,13 +107,7 @@ class Request(Record):
     Attributes:
         gpus: number of GPUs, at least 1; None for every GPU that the constraints admit.
         least_gpus: the least number that will do, at most `gpus`; None if no range was asked for.
-        pattern: which ranks talk to which.
-        bandwidth_sensitive: faster links make the job faster.
-        policy: name of the placement policy.
-        bandwidth_model: name of the effective-bandwidth model.
-        constraints: each narrows the choice of GPUs.
         required: GPUs that must be among the chosen ones; None for any.
-        nvlink: NVLink must connect them.
         least_gb_per_s: their least effective bandwidth; 0 for any.
         one_numa_node: they must be next to the same CPUs.
         least_utility: under this utility, 0 to 1, a policy that waits for utility lets the job wait
@@ -123,7 +115,6 @@ class Request(Record):
         weights: weights of communication, interference and fragmentation in that utility.
         slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
             this one; 0.1 is 10 %.
-        profile: name of the profile, or None.
         name: the name that the user gave the job, or None.
         assumed: fields above that neither the user nor a profile set.
         sharing: what it brings along if it shares; None if it wants GPUs to itself.

@@ -27,8 +27,6 @@ class PastLaunch(Record):
         bandwidth_sensitive: whether faster links make it faster; None if unknown.
         sm_percentage: its part of the GPUs' SMs if it shares them, or None.
         submitted_s: when it was launched, in seconds since 1970.
-        started_s: when it got its GPUs, or None.
-        ended_s: when it ended, or None.
         exit_status: exit status of gpulaunch as a shell shows it, 0-255; None as long as it runs.
         time_limit_s: seconds after which it is ended, or None.
         log: file of its output if it was detached, or None.

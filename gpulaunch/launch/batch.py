@@ -53,13 +53,10 @@ class Result(Record):
 
     Attributes:
         id: place of the job in the file of jobs, from 0.
-        name: name of the job.
         digest: digest of what was run; a changed job at this place has another one.
-        exit_status: exit status of the launch.
         gpus: indices of its GPUs, in rank order; empty if it never started.
         uuids: UUIDs of its GPUs, in rank order.
         lease: id of the lease; None if it never started.
-        interrupted: whether the batch has ended it.
         submitted_s: its arrival, in seconds from the beginning of the batch.
         started_s: when it got its GPUs, on the same clock; None if it never started.
         ended_s: when its launch ended, on the same clock.
@@ -90,7 +87,6 @@ class ResultsFile:
         resume: whether there may be results already.
 
     Attributes:
-        batch: id of the batch.
         began_s: beginning of the batch, in seconds since 1970.
         results: last result written of each job, by id.
         lock: descriptor of the file; it stays locked until all copies of the descriptor are closed.
@@ -196,10 +192,8 @@ class _Begun:
     """A job, and its launch once that has begun.
 
     Attributes:
-        pidfd: descriptor of the launch's process.
         said: descriptor from which its status lines are read.
         is_silent: whether it has closed its end of that.
-        told_to_end: whether the batch has told it to end.
     """
 
     def __init__(self, task: Task) -> None:

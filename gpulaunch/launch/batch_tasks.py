@@ -33,7 +33,6 @@ class Task(Record):
 
     Attributes:
         id: place of the job in the file, from 0.
-        entry: the job in the file.
         digest: digest of what is run; the times in the file do not count.
         arrival_s: earliest launch, in seconds from the beginning of the batch.
         launch: its launch, as read on the idle machine.

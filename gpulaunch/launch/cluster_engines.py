@@ -55,7 +55,6 @@ class Engine(Record):
     """A cluster engine.
 
     Attributes:
-        name: its name.
         sign: variable that all of its processes have.
         grant: function that returns what it granted, None if it does not do so here; None if it
             grants no GPUs.
@@ -84,7 +83,6 @@ class EnginePlace(Record):
         ranks_by: name of the engine that started the ranks; empty without a rank.
         node: name of this node there; None if it is not told.
         elsewhere: nodes that have the GPUs, if this process is not on one of them; else empty.
-        ask: how to ask for GPUs.
     """
 
     engine: str

@@ -28,8 +28,6 @@ class Detached(Record):
     """What a detached launch is told.
 
     Attributes:
-        key: its key in the history.
-        log: file of its output.
         terminal: socket of the program that holds its terminal, or None.
         ready_fd: descriptor of the pipe for its answers.
         shell: the SHELL of the user, if it was changed on the way here.

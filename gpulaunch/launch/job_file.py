@@ -57,7 +57,6 @@ class Entry(Record):
     Attributes:
         own: values that only a job has: the keys of _JOB, and the title of a plain line.
         settings: settings of its launch, as texts.
-        where: place in the file.
     """
 
     own: Mapping[str, Any]
@@ -102,8 +101,6 @@ class JobFile(Record):
     """A file of jobs, as it was read.
 
     Attributes:
-        entries: jobs in order.
-        profiles: profiles in the file, by name.
         tables: tables of these profiles, as they are in the file.
     """
 

@@ -34,13 +34,9 @@ class Launch(Record):
     """One command to be run on GPUs.
 
     Attributes:
-        command: argv.
-        request: the GPUs that it asks for.
-        machine: the machine.
         within: the live lease that this launch runs inside of, or None.
         name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
-        wait: whether to queue for GPUs that are busy.
         wait_timeout_s: seconds of the longest wait, or None for no limit.
         private: whether a container's own table will do if the host's is not mounted.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
@@ -51,13 +47,11 @@ class Launch(Record):
             or "end".
         leftover_timeout_s: seconds without a use of the GPUs, where that can be told, after which
             a left-over process outside the job's session no longer keeps the lease.
-        container: its container, if it is for one.
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
             options.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
-        in_history: whether the history gets a line of it.
         idle_after_s: seconds after which its owner is told that its GPUs do nothing; None if nobody
             watches them.
         idle_limit_s: seconds of that after which the job is ended; None for never.

@@ -257,7 +257,6 @@ class Predecessor(Record):
 
     Attributes:
         name: what the user calls it, printable.
-        launch: the launch as the history has it.
         any_end: whether it may end as it likes; otherwise it has to end with 0.
     """
 

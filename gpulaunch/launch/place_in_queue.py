@@ -72,9 +72,6 @@ class PlaceInQueue:
     Args:
         given_up: descriptor that is readable once nobody wants the place any more, or None.
 
-    Attributes:
-        ticket: the ticket in the table.
-
     Raises:
         FailedError: the ticket cannot be written.
     """

@@ -32,8 +32,6 @@ class MappedRank(Record):
     """One rank's row of a map of ranks, as `gpulaunch cluster map` writes it.
 
     Attributes:
-        rank: number of the rank.
-        node: name of its node.
         core: number of its CPU there, as Linux counts them; None for any.
         gpu: index of its GPU there.
     """
@@ -91,7 +89,6 @@ class EngineTerms(Record):
     """What an engine says of a launch.
 
     Attributes:
-        job: its job or step there.
         constraints: the GPUs that were granted, and those that a map of ranks names.
         visible: what the job sees of its step's GPUs, unless a setting says it.
         core: CPU of the rank by a map; None for any.

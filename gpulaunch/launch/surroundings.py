@@ -66,7 +66,6 @@ class Surroundings(Record):
     """The machine of a launch, and what restricts the choice of GPUs there.
 
     Attributes:
-        machine: the machine.
         within: the live lease on that machine that the launch runs inside of, or None.
         visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
             the launch; None if it does not.

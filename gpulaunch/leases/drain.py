@@ -30,8 +30,6 @@ class Drain(Record):
         uuid: UUID of the GPU, or of the card of its MIG instances.
         machine: name and digest of a described machine; () for this machine's own GPUs.
         reason: why, in the words of whoever drained it; may be empty.
-        user_id: owner of the mark.
-        since: time at which it was drained.
     """
 
     uuid: str

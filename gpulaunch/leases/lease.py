@@ -39,7 +39,6 @@ class EngineJob(Record):
         user_id: the user whose job it is; not in the document, as a lease's owner is not.
         rank: number of the launch's rank in the step, or None.
         local_rank: its number among the step's ranks on this node.
-        ranks: number of the step's ranks on this node.
         group: UUIDs of the GPUs of all these ranks, in the order of local ranks; empty if the GPUs
             are not divided among ranks.
         shared: whether the engine gives the GPUs to several jobs at once.
@@ -105,7 +104,6 @@ class Objective(Record):
     """The purpose of sharing.
 
     Attributes:
-        name: "throughput", "energy" or "product".
         throughput_weight: exponent of throughput in the product.
         energy_weight: exponent of energy in the product.
         throughput_tolerance_percentage: largest part of its speed that the client is predicted to
@@ -123,8 +121,6 @@ class Client(Record):
     """A job as one of several on a GPU.
 
     Attributes:
-        demand: its use of the GPU.
-        objective: its purpose of sharing.
         slowdowns: measured time beside another client / time alone - 1, by the name of the other
             client's demand.
         on_one_gpu: names whose slowdown was measured with both on one GPU, not one socket.
@@ -263,10 +259,8 @@ class Lease(Record):
         user_id: owner of the record's file; it is not in the record itself.
         table: key of the described machine; None for this machine's own GPUs.
         uuids: UUIDs of the GPUs, in rank order.
-        launcher: the gpulaunch process.
         job: the process that it started; the launcher itself if a Python program holds the lease.
         command: what is published of the job's command; undecodable bytes are surrogates.
-        profile: name of its profile, or None.
         assumed: names of the request's values that were assumed.
         name: name that the user gave the job, or None.
         started_at: ISO 8601, UTC.
@@ -442,12 +436,9 @@ class Ticket(Record):
         table: key of the described machine; None for this machine's own GPUs.
         within: id of the lease that the GPUs are to be taken from, or None.
         uuids: UUIDs of the GPUs that would do.
-        gpus: number of GPUs that are needed.
         passable_until_s: time, in seconds since boot, until which others may pass if this one is
             choosy.
-        launcher: the gpulaunch process.
         command: what is published of the job's command; undecodable bytes are surrogates.
-        profile: name of its profile, or None.
         name: name that the user gave the job, or None.
         since: when it joined the queue, ISO 8601, UTC.
         boot_id: boot id of the kernel that the process runs under.

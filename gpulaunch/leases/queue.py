@@ -23,11 +23,9 @@ class Claim(Record):
     """What a request asks of the queue.
 
     Attributes:
-        gpus: number of GPUs that it wants.
         ends_s: seconds since boot at which it has ended for certain if it starts now; ENDLESS for
             one without a time limit.
         choosy: whether it may wait although enough GPUs are free.
-        in_order: whether it passes nobody.
     """
 
     gpus: int = 1

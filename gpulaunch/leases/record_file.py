@@ -121,8 +121,6 @@ class FoundRecord(Record):
     """A record's file, read.
 
     Attributes:
-        name: name of the file.
-        user_id: owner of the file.
         changed_ns: change time of the file, in nanoseconds since 1970.
         modified_s: modification time of the file, in seconds since 1970.
         content: its contents; empty if it is unlocked and larger than MAX_UNLOCKED_BYTES.

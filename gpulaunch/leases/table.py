@@ -57,9 +57,7 @@ class Snapshot(Record):
 
     Attributes:
         leases: leases, oldest first, and parents before their children.
-        tickets: tickets in the order of the queue.
         unlocked: ids of the leases that no process holds any more, but a container may hold.
-        drained: marks of GPUs that are out of service.
     """
 
     leases: list[Lease]

@@ -40,9 +40,6 @@ class Witness:
     pending. `pkill` by the name of gpulaunch or of the job does not find it, and it ends with the
     launcher.
 
-    Attributes:
-        pid: its process.
-
     Raises:
         OSError: no process or no descriptor is left.
     """
