@@ -227,7 +227,6 @@ class Option(Generic[T]):
         name: its name where it is not an attribute of Options.
     """
 
-    default: Any = None
     group = ""
 
     def __init__(
@@ -235,13 +234,14 @@ class Option(Generic[T]):
         parse: Callable[[str], T],
         spec: str,
         text: str,
+        default: T | None = None,
         *,
         names: str = "",
         typed: bool = False,
         name: str = "",
     ) -> None:
         self.parse, self.text, self.names, self.name = parse, text, names, name
-        self.is_setting = not typed
+        self.default, self.is_setting = default, not typed
         words = spec.split()
         self.value = "" if not words or words[-1].startswith("-") else words.pop()
         self.flags = tuple(word.partition("/")[0] for word in words)
@@ -264,19 +264,6 @@ class Option(Generic[T]):
 
 class DefaultedOption(Option[T]):
     """A row with a value where no source has one."""
-
-    def __init__(
-        self,
-        parse: Callable[[str], T],
-        spec: str,
-        text: str,
-        default: T,
-        *,
-        typed: bool = False,
-        name: str = "",
-    ) -> None:
-        super().__init__(parse, spec, text, typed=typed, name=name)
-        self.default = default
 
     if TYPE_CHECKING:
 
