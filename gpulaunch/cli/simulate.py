@@ -61,7 +61,7 @@ def make_parser() -> Parser:
     source.add_argument(
         "--jobs",
         metavar="FILE",
-        help="the jobs: TOML, JSON lines or MAPA's columns (docs/guides/simulate.md)",
+        help="the jobs, in TOML or JSON lines (docs/guides/simulate.md)",
     )
     source.add_argument(
         "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"

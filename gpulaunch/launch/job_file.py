@@ -1,4 +1,4 @@
-"""Jobs to run or to simulate: TOML, JSON lines, MAPA's columns, or on stdin plain lines."""
+"""Jobs to run or to simulate: TOML, JSON lines, or on stdin plain lines."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.files.fields import FieldTable, ListOf, Path, checked, unknown
 from gpulaunch.launch.options import OPTIONS
@@ -47,7 +47,6 @@ _JOB: FieldTable = {
 _MOST_BYTES = 64 << 20
 _LOOKS_LIKE_A_FILE = re.compile(r'^(\s*(#.*)?\n)*\s*(\[\[job|\[profile\.|\{\s*")')
 STDIN = "-"
-_COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
 _LONGEST_TITLE = 40
 
 
@@ -127,11 +126,8 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
             raise UsageError("stdin holds a file of jobs, not commands: give it as a file")
         return _refuse_empty("stdin", JobFile(tuple(_read_commands(text)), {}, {}))
     text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
-    first = text.lstrip()
-    if first.startswith("{"):
+    if text.lstrip().startswith("{"):
         found = JobFile(tuple(_read_json_lines(path, text)), {}, {})
-    elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
-        found = JobFile(tuple(_read_columns(path, text)), {}, {})
     else:
         try:
             document = parse_document(path, text)
@@ -216,37 +212,6 @@ def _read_json_lines(path: str, text: str) -> list[Entry]:
             except (ValueError, RecursionError) as problem:
                 raise where.error(None, f"no JSON: {problem}") from None
             entries.append(_read_entry(job, where))
-    return entries
-
-
-def _read_columns(path: str, text: str) -> list[Entry]:
-    """Read gpus,pattern,arrival,time,sensitive,name; times in cycles are taken for seconds."""
-    entries = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
-            continue
-        where = Where(f"{path}:{number}")
-        values = [value.strip() for value in line.split(",")]
-        if len(values) != len(_COLUMNS):
-            raise where.error(
-                None, f"{len(values)} columns, {len(_COLUMNS)} are expected: {','.join(_COLUMNS)}"
-            )
-        row = dict(zip(_COLUMNS, values, strict=True))
-        if row["sensitive"] not in ("0", "1"):
-            raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
-        job = {
-            "name": row["name"].removesuffix(".sh"),
-            "gpus": row["gpus"],
-            "pattern": row["pattern"],
-            "bandwidth_sensitive": row["sensitive"] == "1",
-        }
-        for column, key in (("arrival", "arrival_s"), ("time", "duration_s")):
-            try:
-                job[key] = float(row[column])
-            except ValueError:
-                message = f"{column}: {quoted(row[column])} is not a number"
-                raise where.error(None, message) from None
-        entries.append(_read_entry(job, where))
     return entries
 
 

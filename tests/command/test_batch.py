@@ -307,7 +307,6 @@ BROKEN = {
     f'{OK}[[job]]\ncommand = ["./no"]\n': "4: command: './no' is not found, or cannot ",
     f'{OK}[[job]]\ncommand = ["true", "a\\u0000b"]\n': "4: command: 'a\\x00b' is no text that",
     f'{OK}[[job]]\ncommand = ["true"]\ngpus = 9\n': "3: job 1 (true) can never run: 9 GPUs",
-    "3,ring,0,60,1,vgg16\n": "1: job 0 (vgg16) has no command",
     "# nothing\n": " there is no job in it",
     f"{OK}name = 'a'\nafter = ['a']\n": "4: after: no job before this one in the file",
     f"{OK}name = 'a'\nafter = [':any']\n": "4: after: ':any': a name is missing",

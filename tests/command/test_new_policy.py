@@ -51,17 +51,12 @@ def test_a_launch_goes_by_the_policy(spreader: Launcher) -> None:
     assert "0-1,4 is what policy spread makes; it compares no candidates" in told
 
 
-JOBS = """\
-gpus,pattern,arrival,time,sensitive,name
-4,ring,0,10,0,a.sh
-6,ring,0,10,0,b.sh
-1,ring,0,10,0,c.sh
-"""
+JOBS = "".join(f'{{"gpus": {gpus}, "duration_s": 10}}\n' for gpus in (4, 6, 1))
 
 
 def test_a_replay_goes_by_the_policy(spreader: Launcher, tmp_path: Path) -> None:
     """Machines of a cluster are compared by its row."""
-    jobs = tmp_path / "jobs.csv"
+    jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(JOBS)
     options = ("simulate", "--topology", "dgx1-v100", "--jobs", str(jobs), "--machines", "2")
     done = spreader.run(*options, "--policy", "spread,baseline", "--json")
