@@ -30,7 +30,6 @@ _ENGINES = ("docker", "podman", "nvidia-docker")
 
 _COMPLETED_BY = {
     "--cluster": "clusters files",
-    "--launcher": "commands",
     "--pair": "profiles files",
     "--user": "users",
     "COMMAND": "topics",
@@ -47,14 +46,22 @@ _COMPLETED_BY = {
 """What completes other arguments than a launch's, by their flag or name, or that of their value."""
 
 _OF_SHELL = {
-    "bash": {"files": 'compgen -f -- "$1"', "directories": 'compgen -d -- "$1"'}
-    | {"commands": 'compgen -c -- "$1"', "users": 'compgen -u -- "$1"'},
-    "zsh": {"files": "_files", "directories": "_files -/"}
-    | {"settings": 'compadd -S "" -- ${(f)"$(gpulaunch completion --names settings)"}'}
-    | {"commands": "_command_names -e", "users": "_users"},
-    "fish": {"files": "__fish_complete_path (commandline -ct)", "users": "__fish_complete_users"}
-    | {"commands": "__fish_complete_command"}
-    | {"directories": "__fish_complete_directories (commandline -ct)"},
+    "bash": {
+        "files": 'compgen -f -- "$1"',
+        "directories": 'compgen -d -- "$1"',
+        "users": 'compgen -u -- "$1"',
+    },
+    "zsh": {
+        "files": "_files",
+        "directories": "_files -/",
+        "users": "_users",
+        "settings": 'compadd -S "" -- ${(f)"$(gpulaunch completion --names settings)"}',
+    },
+    "fish": {
+        "files": "__fish_complete_path (commandline -ct)",
+        "directories": "__fish_complete_directories (commandline -ct)",
+        "users": "__fish_complete_users",
+    },
 }
 """What a shell completes by itself."""
 
@@ -227,13 +234,6 @@ def _function(shell: str, kinds: str, functions: dict[str, str]) -> str:
     return name
 
 
-def _words() -> Iterator[str]:
-    """Yield the second words of commands, such as "map" of "cluster map"."""
-    for name, command in TWO_WORDS.items():
-        if command.summary:
-            yield name.partition(" ")[2]
-
-
 def _jobs() -> Iterator[str]:
     """Yield the names and ids of this user's newest launches."""
     for launch in read_history(within_s=RECENT_S)[: -_MOST_JOBS - 1 : -1]:
@@ -264,5 +264,5 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "profiles": profile_names,
     "settings": partial(list, [f"{name}=" for name in (*SETTINGS, *TYPED)]),
     "topics": partial(list, ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]),
-    "words": _words,
+    "words": partial(list, [name.split()[1] for name, row in TWO_WORDS.items() if row.summary]),
 }

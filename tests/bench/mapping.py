@@ -17,7 +17,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mapping_problems import CLUSTERS, PAIRS, problem
-from scotch import GMAP, map_by_scotch
+from rivals import GMAP, map_by_scotch, map_by_strategy_1, map_by_strategy_2
 
 from gpulaunch.lab.cluster.cluster_file import load_cluster
 from gpulaunch.lab.cluster.mapping import MappingProblem, judge
@@ -26,7 +26,12 @@ from gpulaunch.lab.cluster.policies import MAPPING_POLICIES
 SHUFFLES = 2 if "--quick" in sys.argv[1:] else 20
 SCOTCH = "magc_scotch"
 SHOWN = ("default", "strategy_2", "strategy_1", "magc", SCOTCH, "multisect")
-POLICIES = {**MAPPING_POLICIES, SCOTCH: map_by_scotch}
+POLICIES = {
+    **MAPPING_POLICIES,
+    "strategy_1": map_by_strategy_1,
+    "strategy_2": map_by_strategy_2,
+    SCOTCH: map_by_scotch,
+}
 
 
 class Result(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 from conftest import Launcher, complaint
 from mapping_problems import maximum, problem
 from ranks import write_cluster
-from scotch import GMAP, map_by_scotch
+from rivals import GMAP, map_by_scotch
 
 from gpulaunch.lab.cluster.cluster_file import load_cluster
 from gpulaunch.lab.cluster.mapping import judge

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toml_parser import tomllib
 from values import cases, complaint, machine
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, FieldError
 from gpulaunch.lab.cluster.allocation import read_reports, report_lines
 from gpulaunch.lab.cluster.cluster import Node, Tree
 from gpulaunch.lab.cluster.cluster_file import load_cluster, tree_of_file
@@ -152,7 +152,7 @@ def test_host_lists_are_expanded() -> None:
 @cases(TEXTS["mistakes_in_lists_of_hosts"], "text", "want")
 def test_wrong_host_lists_are_refused(text: str, want: str) -> None:
     """What is no list of hosts, or one without an end, is refused with the part at fault."""
-    with pytest.raises(ValueError, match=f"^{re.escape(want)}$"):
+    with pytest.raises(FieldError, match=f"^{re.escape(want)}$"):
         expand_hostlist(text)
 
 
@@ -161,7 +161,7 @@ def test_host_lists_of_any_text(text: str) -> None:
     """Any text is expanded to different names, or refused."""
     try:
         names = expand_hostlist(text)
-    except ValueError:
+    except FieldError:
         return
     assert 1 <= len(set(names)) == len(names) <= MOST_HOSTS
     assert not set("".join(names)) & set("[],")

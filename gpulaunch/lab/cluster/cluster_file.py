@@ -157,7 +157,7 @@ def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> li
         raise FieldError(
             where, f"cores: {topology.name} does not say its CPUs, and they are missing"
         )
-    names = _hosts(entry["names"], (*where, "names"))
+    names = expand_hostlist(entry["names"], (*where, "names"))
     return [Node(name, topology, sockets) for name in names]
 
 
@@ -193,7 +193,7 @@ def _tree_of_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> 
         where: Path = ("network", "switches", i)
         table = checked(entry, _SWITCH, required=("name",), where=where)
         below = [
-            _hosts(table[key], (*where, key)) if key in table else ()
+            expand_hostlist(table[key], (*where, key)) if key in table else ()
             for key in ("nodes", "switches")
         ]
         unknown = next((node for node in below[0] if node not in nodes), None)
@@ -207,13 +207,6 @@ def _tree_of_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> 
     if silent:
         raise FieldError(silent.path, f"switch {quoted(silent.name)}: key 'gb_per_s' is missing")
     return tree
-
-
-def _hosts(text: str, path: Path) -> tuple[str, ...]:
-    try:
-        return expand_hostlist(text)
-    except ValueError as problem:
-        raise FieldError(path, f"{path[-1]}: {printable(str(problem))}") from None
 
 
 def read_traffic_file(path: str, ranks: int) -> RankTraffic:

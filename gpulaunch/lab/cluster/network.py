@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.errors import FieldError, printable, quoted
+from gpulaunch.errors import FieldError, quoted
 from gpulaunch.files.fields import Path
 from gpulaunch.lab.cluster.cluster import Tree
 from gpulaunch.records import Record
@@ -162,7 +162,7 @@ def _build(
     )
 
 
-def expand_hostlist(text: str) -> tuple[str, ...]:
+def expand_hostlist(text: str, path: Path = ()) -> tuple[str, ...]:
     """Return the names in a list, in its order.
 
     A number with leading zeros gives its length to the whole range; several brackets in one name
@@ -170,10 +170,11 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
     Args:
         text: names separated by commas, each with any number of ranges in brackets.
+        path: where it is written, for messages.
 
     Raises:
-        ValueError: the text is no such list, a name stands twice, or there are more than MOST_HOSTS
-            names; its message is fit for the user.
+        FieldError: the text is no such list, a name stands twice, or there are more than MOST_HOSTS
+            names.
 
     Source: the section "hostlist expressions" of Slurm's man pages.
 
@@ -183,38 +184,38 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """
     items = _ITEM.findall(text)
     if not items or ",".join(items) != text:
-        raise ValueError(f"{text!r} is no list of hosts such as 'n[1-4,7],m0[01-12]'")
+        raise FieldError(path, f"{quoted(text)} is no list of hosts such as 'n[1-4,7],m0[01-12]'")
     names: list[str] = []
     for item in items:
-        names += _expand_item(item)
+        names += _expand_item(item, path)
         if len(names) > MOST_HOSTS:
-            raise ValueError(f"{text!r} gives more than {MOST_HOSTS} names")
+            raise FieldError(path, f"{quoted(text)} gives more than {MOST_HOSTS} names")
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"{twice!r} stands twice in {text!r}")
+        raise FieldError(path, f"{quoted(twice)} stands twice in {quoted(text)}")
     return tuple(names)
 
 
-def _expand_item(item: str) -> list[str]:
+def _expand_item(item: str, path: Path) -> list[str]:
     """Return the names of one item, which may have several brackets."""
     before, bracket, rest = item.partition("[")
     if not bracket:
         return [item]
     if item.count("[") > _MOST_BRACKETS:
-        raise ValueError(f"{item!r} has more than {_MOST_BRACKETS} brackets")
+        raise FieldError(path, f"{quoted(item)} has more than {_MOST_BRACKETS} brackets")
     ranges, _, after = rest.partition("]")
     numbers: list[str] = []
     for one in ranges.split(","):
         found = _RANGE.fullmatch(one)
         low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if not found or low > high:
-            raise ValueError(f"{item!r}: {one!r} is no range such as 1-4")
+            raise FieldError(path, f"{quoted(item)}: {quoted(one)} is no range such as 1-4")
         if high - low >= MOST_HOSTS:
-            raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
+            raise FieldError(path, f"{quoted(item)} gives more than {MOST_HOSTS} names")
         numbers += [str(number).zfill(len(found[1])) for number in range(low, high + 1)]
-    tails = _expand_item(after)
+    tails = _expand_item(after, path)
     if len(numbers) * len(tails) > MOST_HOSTS:
-        raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
+        raise FieldError(path, f"{quoted(item)} gives more than {MOST_HOSTS} names")
     return [before + number + tail for number in numbers for tail in tails]
 
 
@@ -269,9 +270,4 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_hosts(values: Mapping[str, str], key: str, number: int) -> tuple[str, ...]:
-    if key not in values:
-        return ()
-    try:
-        return expand_hostlist(values[key])
-    except ValueError as problem:
-        raise FieldError((number,), printable(str(problem))) from None
+    return expand_hostlist(values[key], (number,)) if key in values else ()

@@ -1,4 +1,4 @@
-"""The mapping policies by name, with those of magc-2016: its heuristic and its rivals."""
+"""The mapping policies by name, with the heuristic of magc-2016."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from gpulaunch.lab.cluster.mapping import (
     nodes_in_use,
 )
 from gpulaunch.lab.cluster.multisect import multisect, to_nodes
-from gpulaunch.lab.cluster.traffic import RankTraffic, together
+from gpulaunch.lab.cluster.traffic import together
 
 DEFAULT_MAPPING_POLICY = "multisect"
 
@@ -101,39 +101,19 @@ def _map_in_order(problem: MappingProblem) -> RankMapping:
 
 
 def _map_by_magc(problem: MappingProblem) -> RankMapping:
-    """Map to nodes by CPU and GPU traffic, then inside by Algorithm 1 (magc-2016 V)."""
-    nodes = _to_nodes(problem, together((problem.cpu, problem.gpu)))
-    return map_inside(problem, nodes, map_greedily, map_greedily)
+    """Map to nodes by CPU and GPU traffic, then inside by Algorithm 1 (magc-2016 V).
 
-
-def _map_by_strategy_1(problem: MappingProblem) -> RankMapping:
-    """Map to nodes by CPU traffic alone, then inside as MAGC does (magc-2016 VI)."""
-    return map_inside(problem, _to_nodes(problem, problem.cpu), map_greedily, map_greedily)
-
-
-def _map_by_strategy_2(problem: MappingProblem) -> RankMapping:
-    """Map to nodes and cores by CPU traffic alone; the local rank is the GPU (magc-2016 VI)."""
-    return map_inside(problem, _to_nodes(problem, problem.cpu), map_greedily, _in_order)
-
-
-def _to_nodes(problem: MappingProblem, traffic: RankTraffic) -> list[int]:
-    """Return the node of each rank.
-
-    The paper takes an algorithm of another one, of which it says that for a single switch only its
-    initial partition is left; this is a partition in its place.
+    To nodes the paper takes an algorithm of another one, of which it says that for a single switch
+    only its initial partition is left; here is a partition in its place.
     """
-    return to_nodes(traffic, problem.cluster.network, nodes_in_use(problem))
-
-
-def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int]:
-    return {rank: position for position, rank in enumerate(members)}
+    both = together((problem.cpu, problem.gpu))
+    nodes = to_nodes(both, problem.cluster.network, nodes_in_use(problem))
+    return map_inside(problem, nodes, map_greedily, map_greedily)
 
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
     "multisect": multisect,
     "magc": _map_by_magc,
-    "strategy_1": _map_by_strategy_1,
-    "strategy_2": _map_by_strategy_2,
     "default": _map_in_order,
 }
 """Name -> function; there are at least as many slots as ranks."""

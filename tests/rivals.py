@@ -1,6 +1,7 @@
-"""Mapping by gmap, the program of Scotch (Pellegrini and Roman, HPCN 1996) that maps to a tree.
+"""What mapping policies are held against: Scotch and the strategies of magc-2016 VI.
 
-magc-2016 V-B maps by it in each of MAGC's phases; here mapping policies are held against it.
+Of Scotch (Pellegrini and Roman, HPCN 1996) gmap is the program that maps to a tree; magc-2016 V-B
+maps by it in each of MAGC's phases.
 """
 
 import os
@@ -12,9 +13,27 @@ from collections.abc import Sequence
 from gpulaunch.lab.cluster.bisection import Rows
 from gpulaunch.lab.cluster.cluster import Tree
 from gpulaunch.lab.cluster.mapping import MappingProblem, RankMapping, map_inside, nodes_in_use
+from gpulaunch.lab.cluster.multisect import to_nodes
+from gpulaunch.lab.cluster.policies import map_greedily
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, summed, together
 
 GMAP = shutil.which("scotch_gmap") or shutil.which("gmap")
+
+
+def map_by_strategy_1(problem: MappingProblem) -> RankMapping:
+    """Map to nodes by CPU traffic alone, then inside as MAGC does."""
+    nodes = to_nodes(problem.cpu, problem.cluster.network, nodes_in_use(problem))
+    return map_inside(problem, nodes, map_greedily, map_greedily)
+
+
+def map_by_strategy_2(problem: MappingProblem) -> RankMapping:
+    """Map to nodes and cores by CPU traffic alone; the local rank is the GPU."""
+
+    def in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int]:
+        return {rank: position for position, rank in enumerate(members)}
+
+    nodes = to_nodes(problem.cpu, problem.cluster.network, nodes_in_use(problem))
+    return map_inside(problem, nodes, map_greedily, in_order)
 
 
 def map_by_scotch(problem: MappingProblem) -> RankMapping:
