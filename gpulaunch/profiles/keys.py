@@ -6,9 +6,9 @@ A section is a class, and each of its keys an attribute of the same name:
         share = flag("whether to share GPUs")
 
 From this come the checks of files and their messages, the record that code reads
-(`profile.sharing.share` is True, False or None), the table in docs/reference/profiles.md and the
-rows of `gpulaunch profile show`. A section in code is a view of the checked document, so it costs
-nothing to make. The top level of a file is the Profile (profile.py).
+(`profile.sharing.share` is True, False or None) and the table in docs/reference/profiles.md. A
+section in code is a view of the checked document, so it costs nothing to make. The top level of a
+file is the Profile (profile.py).
 """
 # pure: decides on plain values
 
@@ -66,8 +66,6 @@ class Key(Generic[T]):
 
     Args:
         meaning: one line of Markdown, with the unit where the name does not tell.
-        label: name in `gpulaunch profile show`; derived from the key's name if empty.
-        unit: unit of the numbers; the one that the key's name ends with if empty.
     """
 
     def __init__(
@@ -75,11 +73,8 @@ class Key(Generic[T]):
         rule: AnyRule,
         meaning: str,
         default: Any = None,  # noqa: ANN401
-        label: str = "",
-        unit: str = "",
     ) -> None:
         self.rule, self.meaning, self.default = rule, meaning, default
-        self.label, self.unit = label, unit
         self.name = ""
 
     def __set_name__(self, _owner: type, name: str) -> None:
@@ -117,30 +112,12 @@ class Number(Key[T]):
     """A key whose value is a number within a range; a whole one if both ends are."""
 
 
-class Curve(Key[list[Any]]):
-    """A key whose value is a list of numbers, one for each number in the list of another key.
-
-    Args:
-        over: name of the other key.
-        unit_in: name of the key whose value is the unit of the numbers.
-    """
-
-    def __init__(self, rule: AnyRule, meaning: str, over: str, unit_in: str, most: int) -> None:
-        super().__init__(ListOf(rule, 1, most), meaning, default=[])
-        self.over, self.unit_in = over, unit_in
-
-
 class FiguresOf(Key["Mapping[str, float]"]):
-    """A key whose value is a table of numbers, each about the key of that name in a section.
+    """A key whose value is a table of numbers, each about the key of that name in a section."""
 
-    Args:
-        label: text before such a number where it is shown beside the figure that it is about.
-    """
-
-    def __init__(self, section: type[Section], meaning: str, label: str) -> None:
+    def __init__(self, section: type[Section], meaning: str) -> None:
         names = [name for name, key in section.keys.items() if isinstance(key, Number)]
-        super().__init__(TableOf((0.0, 1e18), names), meaning, default={}, label=label)
-        self.section = section
+        super().__init__(TableOf((0.0, 1e18), names), meaning, default={})
 
 
 def part(section: type[S], meaning: str) -> Key[S]:
@@ -158,19 +135,19 @@ def flag(meaning: str) -> Key[bool | None]:
     return Key(bool, meaning)
 
 
-def number(least: float, most: float, meaning: str, label: str = "") -> Key[float | None]:
+def number(least: float, most: float, meaning: str) -> Key[float | None]:
     """Declare a number from `least` to `most`, both included."""
-    return Number((float(least), float(most)), meaning, label=label)
+    return Number((float(least), float(most)), meaning)
 
 
-def percentage(meaning: str, most: float = 100.0, label: str = "") -> Key[float | None]:
+def percentage(meaning: str, most: float = 100.0) -> Key[float | None]:
     """Declare a percentage from 0 to `most`."""
-    return Number((0.0, most), meaning, label=label)
+    return Number((0.0, most), meaning)
 
 
-def whole(least: int, most: int, meaning: str, label: str = "") -> Key[int | None]:
+def whole(least: int, most: int, meaning: str) -> Key[int | None]:
     """Declare a whole number from `least` to `most`, both included."""
-    return Number((least, most), meaning, label=label)
+    return Number((least, most), meaning)
 
 
 def word(words: Sequence[str], meaning: str) -> Key[str | None]:
@@ -183,11 +160,9 @@ def items(
     meaning: str,
     least: int = 0,
     most: int = 1 << 20,
-    label: str = "",
-    unit: str = "",
 ) -> Key[list[Any]]:
     """Declare a list of `least` to `most` values; [] where the key is missing."""
-    return Key(ListOf(rule, least, most), meaning, default=[], label=label, unit=unit)
+    return Key(ListOf(rule, least, most), meaning, default=[])
 
 
 def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
@@ -231,20 +206,17 @@ class Communication(Section):
         RowOf((0, MAX_RANKS - 1), (0, MAX_RANKS - 1), Above(0.0, 1e18)),
         "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is "
         "missing",
-        unit="GB",
     )
     bandwidth_sensitive = flag("whether faster links make the job faster")
     weight = number(
         0.001,
         1000,
         "weight of the job graph's edges: 4 for the smallest batches to 1 for the largest",
-        label="weight of edges",
     )
     collective_calls_per_iteration = whole(0, 1 << 62, "of one GPU")
     time_percentage = percentage(
         "share of its time in which it waits for its links on the best GPUs; for the "
         "[simulator](../guides/simulate.md)",
-        label="time waiting for links",
     )
     split_slowdown_percentage = percentage(
         "how much longer it takes with its GPUs on several sockets; likewise", most=1e4
@@ -281,9 +253,7 @@ class Resources(Section):
         "average SM utilization; what the rule for sharing adds up"
     )
     sm_occupancy_percentage = percentage("average share of the warps that the SMs can hold")
-    memory_bandwidth_utilization_percentage = percentage(
-        "average memory-bandwidth utilization", label="memory bandwidth"
-    )
+    memory_bandwidth_utilization_percentage = percentage("average memory-bandwidth utilization")
     utilization = word(
         ("share", "time-active"),
         "what both utilizations are: `share` of the SMs and of the DRAM bandwidth in use (GPM), or "
@@ -314,10 +284,9 @@ class Runs(Section):
     spread = FiguresOf(
         Resources,
         "standard deviation of each figure between runs, in the figure's unit",
-        label="sd",
     )
     percentile_95 = FiguresOf(
-        Resources, "95th percentile of each figure over the runs, in the figure's unit", label="p95"
+        Resources, "95th percentile of each figure over the runs, in the figure's unit"
     )
 
 
@@ -327,14 +296,11 @@ class SmCurve(Section):
     required = ("sm_percentage", "throughput", "source")
     is_one_measurement = True
 
-    sm_percentage = items(
-        Above(0, 100), "shares of the SMs, ascending", least=1, most=100, label="share of the SMs"
-    )
-    throughput = Curve(
+    sm_percentage = items(Above(0, 100), "shares of the SMs, ascending", least=1, most=100)
+    throughput = items(
         Above(0, 1e15),
         "throughput at each of them, in any one unit",
-        over="sm_percentage",
-        unit_in="unit",
+        least=1,
         most=100,
     )
     unit = text("the unit of `throughput`")
@@ -407,11 +373,10 @@ class SharedSearch(Section):
     caps = items(
         ListOf((1, 100), 2, 49), "caps in % of the SMs: the job's own, then those of the others"
     )
-    speed = Curve(
+    speed = items(
         Above(0, 10),
         "the job's speed at each of these, 1 being that alone",
-        over="caps",
-        unit_in="unit",
+        least=1,
         most=1000,
     )
     measured_on = text(_GPU)
@@ -431,6 +396,4 @@ class SharingWish(Section):
     """A job's wish to share GPUs."""
 
     share = flag("whether to [share](../guides/sharing.md) GPUs when the command line does not say")
-    sm_percentage = whole(
-        1, 100, "share of the SMs that it is to have then", label="share of the SMs"
-    )
+    sm_percentage = whole(1, 100, "share of the SMs that it is to have then")
