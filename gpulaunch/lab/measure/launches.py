@@ -372,7 +372,7 @@ class Background:
             )
             drain.start()
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         finally:
             os.close(read_end)
@@ -389,10 +389,6 @@ class Background:
         if select.select([self._pidfd], [], [], 0)[0]:
             ended = f"{self._other.name} ended{self._ending_text()}"
             raise FailedError(f"{ended}, though it was to run beside the job")
-
-    def __exit__(self, *_: object) -> None:
-        """End the job, which frees its GPUs."""
-        self._end()
 
     def _await(self, fd: int, word: bytes) -> None:
         deadline_s, heard = time.monotonic() + BESIDE_S, b""
@@ -415,8 +411,8 @@ class Background:
         status = self._process.wait()
         return f" with status {status}" if status else ""
 
-    def _end(self) -> None:
-        """Send TERM, at which the launcher ends its job; and KILL if it does not.
+    def __exit__(self, *_: object) -> None:
+        """End the job, which frees its GPUs: TERM has the launcher do it, and KILL if it does not.
 
         Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
         have reaped the launcher already.
