@@ -378,6 +378,22 @@ class Background:
             os.close(read_end)
         return self
 
+    def __exit__(self, *_: object) -> None:
+        """End the job, which frees its GPUs: TERM has the launcher do it, and KILL if it does not.
+
+        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
+        have reaped the launcher already.
+        """
+        # The launcher has the same grace for the job, and again for what that leaves running.
+        patience_s = 2 * self._grace_s + SETTLE_S
+        for number, lasting_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+            if select.select([self._pidfd], [], [], lasting_s)[0]:
+                break
+        self._process.wait()
+        os.close(self._pidfd)
+
     def rate(self, began_s: float, ended_s: float) -> float | None:
         """Return the rounds a second that it did between two times; None if it has not told."""
         marks = [mark for mark in self._progress if began_s <= mark[0] <= ended_s]
@@ -410,22 +426,6 @@ class Background:
         """
         status = self._process.wait()
         return f" with status {status}" if status else ""
-
-    def __exit__(self, *_: object) -> None:
-        """End the job, which frees its GPUs: TERM has the launcher do it, and KILL if it does not.
-
-        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
-        have reaped the launcher already.
-        """
-        # The launcher has the same grace for the job, and again for what that leaves running.
-        patience_s = 2 * self._grace_s + SETTLE_S
-        for number, lasting_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-            if select.select([self._pidfd], [], [], lasting_s)[0]:
-                break
-        self._process.wait()
-        os.close(self._pidfd)
 
 
 def _drain(fd: int, progress: list[Mark]) -> None:
