@@ -39,12 +39,12 @@ def test_tables(text: str, want: Activity) -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("", NONE),
+        ("\nID\n", NONE),
         ("#Entity SMACT GPUTL\nGPU 0 0.5 50\n", NONE),
         (TWO, "a.txt: 2 GPUs were at work in it, not 1"),
         ("#Entity SMACT DRAMA\nGPU 0 64 0.6\n", "a.txt:2: SMACT is 64, not 0 to 1"),
     ],
-    ids=["empty", "no DRAM", "two GPUs", "percent where a part is meant"],
+    ids=["no header", "no DRAM", "two GPUs", "percent where a part is meant"],
 )
 def test_wrong_tables(text: str, want: str) -> None:
     """A table without what is needed, or with figures out of range, is refused by line."""

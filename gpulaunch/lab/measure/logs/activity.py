@@ -48,7 +48,7 @@ def read_activity(text: str, origin: str) -> Activity:
             columns = line.lstrip("# ").split()  # the first, Entity, has two words: GPU 0
             continue
         kind, *words = line.split() or [""]
-        if len(words) != len(columns):
+        if not words or len(words) != len(columns):
             continue  # units under the columns, or a blank line
         percentages = gpus.setdefault(f"{kind} {words[0]}", {name: [] for name in _MOST})
         for name, cell in zip(columns, words, strict=True):
