@@ -40,9 +40,7 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
-    source.add_argument(
-        "--activity", metavar="FILE", help="SM and DRAM activity, by DCGM or Nsight Systems"
-    )
+    source.add_argument("--activity", metavar="FILE", help="SM and DRAM activity, by dcgmi dmon")
     add_target(parser)
     add_json(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")

@@ -6,7 +6,7 @@ launch, and keep the best: CD-search across launches.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import permutations
 from math import fsum
@@ -97,8 +97,9 @@ def best_caps(
     rest = 100 - sum(cap for cap in fixed if cap is not None)
     even = min(MOST_CAP, max(_LEAST_CAP, rest // max(1, len(free))))
     best = tuple(even if cap is None else cap for cap in fixed)
+    ways = list(permutations((*free, None), 2))
     for step in _STEPS if len(free) <= _MOST_MOVED else ():
-        while near := list(filter(is_allowed, _moved(best, free, step))):
+        while near := list(filter(is_allowed, [_moved(best, *way, step) for way in ways])):
             better = max(near, key=worth)
             if worth(better) <= worth(best):
                 break
@@ -106,15 +107,14 @@ def best_caps(
     return tuple(cap for _, cap in sorted(zip(order, best, strict=True)))
 
 
-def _moved(caps: tuple[int, ...], free: Sequence[int], step: int) -> Iterator[tuple[int, ...]]:
-    """Yield caps of which one is more or less, or has what another gives."""
-    for i, j in permutations((*free, None), 2):
-        changed = list(caps)
-        if i is not None:
-            changed[i] -= step
-        if j is not None:
-            changed[j] += step
-        yield tuple(changed)
+def _moved(caps: Caps, giver: int | None, taker: int | None, step: int) -> Caps:
+    """Return caps of which one is less, another one more, or both."""
+    changed = list(caps)
+    if giver is not None:
+        changed[giver] -= step
+    if taker is not None:
+        changed[taker] += step
+    return tuple(changed)
 
 
 class Search(Record):
@@ -185,19 +185,15 @@ class Search(Record):
             permutations(range(len(bound)), 2),
             key=lambda way: (not bound[way[0]], bound[way[1]], way),
         )
-        steps = (self._moved(best, *way, step) for step in _SEARCH_STEPS for way in ways)
-        return next(
-            (caps for caps in steps if caps and caps not in self.tried and is_allowed(caps)), None
-        )
-
-    def _moved(self, caps: Caps, giver: int, taker: int, step: int) -> Caps | None:
-        """Return the caps after one job has given SMs to another; None if they go too far."""
-        moved = list(caps)
-        moved[giver] -= step
-        moved[taker] += step
-        if moved[giver] < LEAST_TRIED or moved[taker] > MOST_TRIED:
-            return None
-        return tuple(cap for _, cap in sorted(zip(self.names, moved, strict=True)))
+        for step in _SEARCH_STEPS:
+            for giver, taker in ways:
+                moved = _moved(best, giver, taker, step)
+                if moved[giver] < LEAST_TRIED or moved[taker] > MOST_TRIED:
+                    continue
+                caps = tuple(cap for _, cap in sorted(zip(self.names, moved, strict=True)))
+                if caps not in self.tried and is_allowed(caps):
+                    return caps
+        return None
 
     def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return name and cap of the jobs of the set that are not there yet.

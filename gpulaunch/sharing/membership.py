@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.files.units import format_size
@@ -94,16 +94,14 @@ def ready_to_share(
         yield share
         return
     directories = [lease.share.pipe_directory for lease in residents if lease.share]
-    directory = next(filter(None, directories), None)
-    if directory is None:
-        directory = group_directory(mps.base, table, share.group)
+    own = group_directory(mps.base, table, share.group)
+    directory = next(filter(None, directories), own)
     group = ShareGroup(table, share.group, directory, mps.patience_s)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(group.entered(may_fork=mps.may_fork))
-        except MpsError as problem:
-            raise NotShareableError(str(problem)) from None
-        yield replace(share, pipe_directory=directory)
+    try:
+        with group.entered(may_fork=mps.may_fork):
+            yield replace(share, pipe_directory=directory)
+    except MpsError as problem:
+        raise NotShareableError(str(problem)) from None
 
 
 class Membership:

@@ -118,8 +118,9 @@ class ShareGroup:
         Returns:
             Whether the daemon has been seen to.
         """
-        is_there = os.path.isdir(self.directory) or self.daemon.pid() is not None
-        if not (is_own(self._base) and is_there):
+        if not is_own(self._base):
+            return True
+        if not os.path.isdir(self.directory) and self.daemon.pid() is None:
             return True
         if patience_s is None:
             patience_s = self._patience_s + _LOCK_MARGIN_S

@@ -73,19 +73,32 @@ def test_a_curve_that_fails_leaves_what_the_job_uses(launcher: Launcher, tmp_pat
     assert (done.returncode, "resources" in document, "sm_curve" in document) == (0, True, False)
 
 
+@pytest.mark.parametrize(
+    ("job", "status", "loads", "forces"),
+    [
+        ("echo x >> n; test $(wc -l < n) -lt 3 || exit 9; sleep 0.1", 9, ["memory"], []),
+        ("sleep 1.7", 0, ["memory", "link"], ["feels", "presses"]),
+    ],
+    ids=["it fails alone on half of the GPU", "it does not fail"],
+)
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
-def test_a_job_that_fails_alone_on_half_a_gpu(
-    launcher: Launcher, cuda: FakeCuda, tmp_path: Path
+def test_beside_our_loads(
+    launcher: Launcher,
+    cuda: FakeCuda,
+    tmp_path: Path,
+    job: str,
+    status: int,
+    loads: list[str],
+    forces: list[str],
 ) -> None:
-    """Measuring ends with the job's status; how it was beside the load is in its profile."""
+    """How a job was beside each load is in its profile, and how it and the memory load press."""
     launcher.environment = cuda.environment(launcher.environment)
-    path, count = tmp_path / "job.toml", tmp_path / "count"
-    job = f"echo x >> {count}; test $(wc -l < {count}) -lt 3 || exit 9; sleep 0.1"
-    options = ("-o", str(path), "--share", "--pair", "synthetic", "--runs", "1")
-    done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job)
-    found = tomllib.loads(path.read_text())["shared_gpu"]
-    told = [*found["slowdown_percentage"], "feels" in found, "presses" in found]
-    assert (done.returncode, told) == (9, ["synthetic-memory", False, False]), done.stderr
+    options = ("-o", "job.toml", "--share", "--pair", "synthetic", "--runs", "1")
+    done = launcher.run("profile", "measure", *options, "--", "sh", "-c", job, cwd=tmp_path)
+    found = tomllib.loads((tmp_path / "job.toml").read_text())["shared_gpu"]
+    assert done.returncode == status, done.stderr
+    assert list(found["slowdown_percentage"]) == [f"synthetic-{load}" for load in loads]
+    assert [force for force in ("feels", "presses") if force in found] == forces
 
 
 @pytest.mark.usefixtures("dgx1_v100")

@@ -233,19 +233,3 @@ def test_nothing_in_a_log_is_fatal() -> None:
                     nccl_lines(nccl_document(communication(log, "run.log")))
                 except UsageError:
                     assert not log.calls
-
-
-COUNTS = "comm 0x5{0} rank {0} nRanks 8 nNodes 1 localRanks 8 localRank {0} MNNVL 0"
-
-
-def test_counts_of_2_20() -> None:
-    """The ranks of a communicator are those that any line about it names, with nranks or nRanks.
-
-    A line with the number of ranks alone leaves a rank the GPU that an earlier line names.
-    """
-    counts = said(6, COUNTS.format(6))
-    ((endpoint, member),) = read_nccl_log([counts]).members.items()
-    assert (endpoint[2], member.rank, member.ranks, member.gpu) == ("0x56", 6, 8, ("box 4006", "6"))
-    own = said(6, "comm 0x56 rank 6 nranks 8 cudaDev 6 busId 1e000 commId 0xb1 - Init START")
-    first = read_nccl_log([own]).members
-    assert read_nccl_log([own, counts]).members == read_nccl_log([counts, own]).members == first

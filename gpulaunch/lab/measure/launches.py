@@ -371,11 +371,27 @@ class Background:
             )
             drain.start()
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         finally:
             os.close(read_end)
         return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the job, which frees its GPUs: TERM has the launcher do it, and KILL if it does not.
+
+        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
+        have reaped the launcher already.
+        """
+        # The launcher has the same grace for the job, and again for what that leaves running.
+        patience_s = 2 * self._grace_s + SETTLE_S
+        for number, lasting_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+            if select.select([self._pidfd], [], [], lasting_s)[0]:
+                break
+        self._process.wait()
+        os.close(self._pidfd)
 
     def rate(self, began_s: float, ended_s: float) -> float | None:
         """Return the rounds a second that it did between two times; None if it has not told."""
@@ -388,10 +404,6 @@ class Background:
         if select.select([self._pidfd], [], [], 0)[0]:
             ended = f"{self._other.name} ended{self._ending_text()}"
             raise FailedError(f"{ended}, though it was to run beside the job")
-
-    def __exit__(self, *_: object) -> None:
-        """End the job, which frees its GPUs."""
-        self._end()
 
     def _await(self, fd: int, word: bytes) -> None:
         deadline_s, heard = time.monotonic() + BESIDE_S, b""
@@ -413,22 +425,6 @@ class Background:
         """
         status = self._process.wait()
         return f" with status {status}" if status else ""
-
-    def _end(self) -> None:
-        """Send TERM, at which the launcher ends its job; and KILL if it does not.
-
-        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
-        have reaped the launcher already.
-        """
-        # The launcher has the same grace for the job, and again for what that leaves running.
-        patience_s = 2 * self._grace_s + SETTLE_S
-        for number, lasting_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-            if select.select([self._pidfd], [], [], lasting_s)[0]:
-                break
-        self._process.wait()
-        os.close(self._pidfd)
 
 
 def _drain(fd: int, progress: list[Mark]) -> None:

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.lab.scan.c_reader import read_c
 from gpulaunch.lab.scan.interfaces import Findings, Use
 from gpulaunch.lab.scan.python_reader import read_python
 from gpulaunch.profiles.pattern import CONFIDENCES, Confidence, union
@@ -168,22 +169,17 @@ def _read_all(files: Mapping[str, str]) -> Findings:
     if len(files) == 1:  # the rest of the package around a single file is not scanned
         scanned = {path.removesuffix(".py").rpartition("/")[2] for path in files}
     found = Findings()
-    others = {path: text for path, text in files.items() if not path.lower().endswith(".py")}
+    has_python = any(path.lower().endswith(".py") for path in files)
     for path, text in files.items():
-        if path not in others:
+        if path.lower().endswith(".py"):
             read_python(path, text, scanned, found)
-    if others:
-        from gpulaunch.lab.scan.c_reader import (
-            read_c,  # late: Python alone does without tree-sitter
-        )
-
-        for path, text in others.items():
-            try:
-                read_c(path, text, scanned, found)
-            except UsageError as problem:
-                if len(others) == len(files):
-                    raise
-                found.warnings.append(f"{path}: {problem}")
+            continue
+        try:
+            read_c(path, text, scanned, found)
+        except UsageError as problem:
+            if not has_python:
+                raise
+            found.warnings.append(f"{path}: {problem}")
     return found
 
 

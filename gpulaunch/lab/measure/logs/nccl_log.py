@@ -50,9 +50,8 @@ _PREFIX = re.compile(
     r" (?:\[[^\]]{1,20}\] )?$"
 )
 _COMM = re.compile(
-    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<ranks>\d{1,7})"
-    r"(?: nNodes \d{1,7}| cudaDev (?P<device>\d{1,4}))"
-    r"(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) nranks (?P<ranks>\d{1,7})"
+    r" cudaDev (?P<device>\d{1,4})(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
     r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
@@ -127,7 +126,7 @@ class NcclLog:
         if announced:
             found = [match for match in _CALL.finditer(line) if self._count_call(line, match)]
             self.damaged += announced - len(found)
-        elif "cudaDev" in line or "nRanks" in line:
+        elif "cudaDev" in line:
             self._note_member(line)
 
     def _count_call(self, line: str, match: re.Match[str]) -> bool:
@@ -158,10 +157,8 @@ class NcclLog:
         if found["bus"]:
             gpu = (prefix["host"], found["bus"])
         else:
-            gpu = (f"{prefix['host']} {prefix['pid']}", found["device"] or prefix["device"])
+            gpu = (f"{prefix['host']} {prefix['pid']}", found["device"])
         known = self.members.get(endpoint)
-        if known and not found["device"]:  # a line of counts says less than one of the GPU
-            return
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
