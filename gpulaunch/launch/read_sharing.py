@@ -106,8 +106,7 @@ def _read_search(profile: Profile, offer: "ShareableGpus", machine: Machine) -> 
     trials = {caps: speeds for caps, speeds in tried.items() if speeds}
     if not trials or len(demands) < len(names):
         return None
-    capacity = offer.capacities[min(shareable)]
-    bound = tuple(is_memory_bound(demand, capacity) for demand in demands)
+    bound = tuple(map(is_memory_bound, demands))
     return Search(tuple(names), tuple(demands), bound, trials, frozenset(tried), frozenset(gpus))
 
 

@@ -24,7 +24,7 @@ from gpulaunch.leases.record import (
 )
 from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import Record, as_dict, as_list, replace
 
 _MOST_RANKS = 1 << 31
@@ -169,7 +169,6 @@ _DEMAND: FieldTable = {
     "memory_bytes": (0, 1 << 62),
     "power_w": (0.0, 1e5),
     "curve": ListOf(RowOf(Above(0.0, 100.0), Above(0.0, 1e15))),
-    "counters": RowOf((0.0, 1e6), (0.0, 1.0), (1, 1024)),
     "intensity": ("memory", "compute"),
     "utilization": ("share", "time-active"),
     "busy_percentage": (0.0, 100.0),
@@ -191,8 +190,7 @@ def share_document(share: Share) -> dict[str, Any]:
     return {
         **encode(share, without=("client",)),
         **encode(client, without=("demand", "objective", "slowdowns")),
-        "demand": encode(client.demand, as_rows=("counters",))
-        | {"curve": list(map(as_list, client.demand.curve))},
+        "demand": encode(client.demand) | {"curve": list(map(as_list, client.demand.curve))},
         "objective": as_dict(client.objective),
         "slowdowns": dict(client.slowdowns),
     }
@@ -238,7 +236,6 @@ def _demand(document: object) -> Demand:
         certain=_DEMAND,
         readers={
             "curve": lambda rows: tuple(CurvePoint(*row) for row in rows),
-            "counters": lambda row: Counters(*row),
         },
         where=("share", "demand"),
     )

@@ -11,10 +11,8 @@ from gpulaunch.records import Record
 _FIGURES: FieldTable = {
     "compute_capability": str,
     "sm_count": (1, 4096),
-    "warp_schedulers_per_sm": (1, 64),
     "max_clock_mhz": (1.0, 1e5),
     "dram_bandwidth_gb_per_s": (0.001, 1e9),
-    "l2_bandwidth_gb_per_s": (0.001, 1e9),
     "power_limit_w": (0.001, 1e6),
     "mps_clients": (1, 4096),
 }
@@ -34,23 +32,12 @@ _OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"
 class GpuModel(Record):
     """The figures of one GPU model on which sharing is decided.
 
-    They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can
-    ask for: BW_total = sm_count x warp_schedulers_per_sm x max_clock x L2 accesses per instruction
-    x bytes per access. Its Eq. 2 is what they can get: the smaller of BW_NoC and BW_LLC x hit rate
-    + BW_MEM x miss rate x 0.5. Hit rate and accesses are those of the job.
-
     Attributes:
         models: product names that NVML reports for it.
         compute_capability: major and minor version, such as "8.0".
-        sm_count: number of enabled streaming multiprocessors; Eq. 1.
-        warp_schedulers_per_sm: most warp instructions that an SM issues per clock, the IPC_max of
-            Eq. 1.
-        max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
-        dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq.
-            2.
-        l2_bandwidth_gb_per_s: bandwidth from L2 to all SMs together, in GB/s, measured by reading.
-            The reads also cross the network on the chip, so the figure stands for both BW_LLC and
-            BW_NoC of Eq. 2.
+        sm_count: number of enabled streaming multiprocessors.
+        max_clock_mhz: boost clock of the SMs in MHz.
+        dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s.
         power_limit_w: default limit of the board in W.
         mps_clients: most CUDA contexts of MPS on one GPU: 16 before Volta, then 48; 60 with CUDA
             13.1 and later.
@@ -60,10 +47,8 @@ class GpuModel(Record):
     models: tuple[str, ...]
     compute_capability: str
     sm_count: int
-    warp_schedulers_per_sm: int
     max_clock_mhz: float
     dram_bandwidth_gb_per_s: float
-    l2_bandwidth_gb_per_s: float
     power_limit_w: float
     mps_clients: int
 

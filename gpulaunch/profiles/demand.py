@@ -53,21 +53,6 @@ def saturates(curve: Sequence[CurvePoint]) -> bool:
     return last.throughput / half.throughput - 1 < _LEAST_GROWTH * more
 
 
-class Counters(Record):
-    """A profiler's counters for the off-SM bandwidth model (cd-search-ics18 4.1.2).
-
-    Attributes:
-        llc_accesses_per_kilo_instruction: accesses to the last-level cache per 1,000 warp
-            instructions.
-        llc_hit_rate: 0 to 1.
-        bytes_per_access: 32 where the profiler counts sectors, as current ones do.
-    """
-
-    llc_accesses_per_kilo_instruction: float
-    llc_hit_rate: float
-    bytes_per_access: int = 32
-
-
 class Demand(Record):
     """A job's use of one GPU when it runs alone there.
 
@@ -77,8 +62,7 @@ class Demand(Record):
         memory_bytes: maximum device memory.
         power_w: average power; None if unknown.
         curve: throughput over the share of SMs, by ascending share; empty if not measured.
-        counters: None if not counted.
-        intensity: "memory" or "compute", where neither curve nor counters tell; None if unknown.
+        intensity: "memory" or "compute", where no curve tells; None if unknown.
         utilization: what both utilizations are: "share" of the SMs and of the bandwidth in use, as
             GPM tells, or "time-active": of the time in which a kernel ran and in which memory was
             accessed, as NVML tells; None if unknown, as published figures are.
@@ -95,7 +79,6 @@ class Demand(Record):
     memory_bytes: int
     power_w: float | None = None
     curve: tuple[CurvePoint, ...] = ()
-    counters: Counters | None = None
     intensity: str | None = None
     utilization: str | None = None
     busy_percentage: float | None = None

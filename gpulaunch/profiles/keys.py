@@ -309,27 +309,11 @@ class SmCurve(Section):
 
 
 class Classification(Section):
-    """A stated class for a job without curve and counters (cd-search-ics18 4.1)."""
+    """A stated class for a job without a curve (cd-search-ics18 4.1)."""
 
     required = ("source",)
 
-    intensity = word(
-        ("memory", "compute"), "memory- or compute-intensive, where neither curve nor counters tell"
-    )
-    source = text(_SOURCE)
-
-
-class HardwareCounters(Section):
-    """A profiler's counters; those of the last-level cache are per warp instructions."""
-
-    required = ("source",)
-
-    llc_accesses_per_kilo_instruction = number(
-        0, 1e6, "accesses to the last-level cache per 1,000 warp instructions"
-    )
-    llc_hit_rate_percentage = percentage("how many of them hit")
-    bytes_per_access = whole(1, 1024, "32 where the profiler counts sectors (default)")
-    measured_on = text(_GPU)
+    intensity = word(("memory", "compute"), "memory- or compute-intensive, where no curve tells")
     source = text(_SOURCE)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles import keys as sections
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Key, Section, check_section, items, part, table, text, whole
 from gpulaunch.profiles.pattern import Pattern, given_pattern
 
@@ -79,9 +79,8 @@ class Profile(Section):
     )
     classification = part(
         sections.Classification,
-        "what is said of a job whose curve and counters nobody has (cd-search-ics18 4.1)",
+        "what is said of a job whose curve nobody has (cd-search-ics18 4.1)",
     )
-    counters = part(sections.HardwareCounters, "a profiler's counters")
     variants = table(
         dict, 'tables of what else to know, such as `[variants."batch=1".communication]`'
     )
@@ -152,21 +151,6 @@ class Profile(Section):
         return tuple(map(CurvePoint, self.sm_curve.sm_percentage, self.sm_curve.throughput))
 
     @property
-    def llc_counters(self) -> Counters | None:
-        """Counters for the off-SM bandwidth model; None if not counted."""
-        counters = self.counters
-        accesses, hits = (
-            counters.llc_accesses_per_kilo_instruction,
-            counters.llc_hit_rate_percentage,
-        )
-        if accesses is None or hits is None:
-            return None
-        size = counters.bytes_per_access
-        return (
-            Counters(accesses, hits / 100) if size is None else Counters(accesses, hits / 100, size)
-        )
-
-    @property
     def missing_demand(self) -> list[str]:
         """Missing figures that the decision about sharing a GPU needs."""
         resources = self.resources
@@ -197,7 +181,6 @@ class Profile(Section):
             memory,
             resources.power_w,
             self.curve,
-            self.llc_counters,
             self.classification.intensity,
             resources.utilization,
             resources.time_active_percentage if resources.utilization == "share" else None,

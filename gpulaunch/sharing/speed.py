@@ -34,9 +34,6 @@ class Capacity(Record):
 
     Attributes:
         most_clients: number of clients that MPS takes on it at once.
-        giga_instructions_per_s: warp instructions that all SMs issue without stalls, 1e9 a second:
-            #SMs x IPC_max x frequency of cd-search-ics18 Eq. 1.
-        llc_gb_per_s: bandwidth of the last-level cache and of the network before it.
         sms_fill_memory: share of the SMs that can use all of the memory's bandwidth.
     """
 
@@ -44,8 +41,6 @@ class Capacity(Record):
     most_clients: int
     sm_count: int | None = None
     power_limit_w: float | None = None
-    giga_instructions_per_s: float | None = None
-    llc_gb_per_s: float | None = None
     dram_gb_per_s: float | None = None
     sms_fill_memory: float | None = None
 
@@ -64,8 +59,6 @@ def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) ->
         most_clients,
         sm_count=model.sm_count,
         power_limit_w=model.power_limit_w,
-        giga_instructions_per_s=model.sm_count * model.warp_schedulers_per_sm * clock_ghz,
-        llc_gb_per_s=model.l2_bandwidth_gb_per_s,
         dram_gb_per_s=model.dram_bandwidth_gb_per_s,
         sms_fill_memory=(
             model.dram_bandwidth_gb_per_s / (model.sm_count * clock_ghz * _BYTES_PER_CLOCK)
@@ -177,7 +170,7 @@ def kernels_of(demand: Demand, capacity: Capacity) -> Kernels:
         busy = max(used, demand.busy_percentage / 100)
         sms = used / busy
     bandwidth = min(1.0, demand.memory_bandwidth_utilization_percentage / 100 / busy)
-    is_bound = is_memory_bound(demand, capacity)
+    is_bound = is_memory_bound(demand)
     if tells_all(demand.curve):
         whole = throughput_at(demand.curve, 100)
         # The time in which the job runs no kernel is taken off: no cap makes it longer.
@@ -202,25 +195,17 @@ def kernels_of(demand: Demand, capacity: Capacity) -> Kernels:
     return Kernels(busy, 1.0, bandwidth, curve, fills_memory=False)
 
 
-def is_memory_bound(demand: Demand, capacity: Capacity) -> bool:
+def is_memory_bound(demand: Demand) -> bool:
     """Return whether more SMs stop to help a job before it has all of them.
 
-    Its curve tells, else its counters, else its profile, else whether it uses more than half of the
-    memory's bandwidth.
+    Its curve tells, else its profile, else whether it uses more than half of the memory's
+    bandwidth.
 
-    Source: cd-search-ics18 4.1.2. With counters, Eq. 1 (what all SMs would ask for if they never
-        waited) is held against Eq. 2 (what caches and memory can give). Accesses are counted per
-        1,000 instructions. The paper has no bound between curves that saturate and that do not.
+    Source: cd-search-ics18 4.1. The paper has no bound between curves that saturate and that do
+        not, and goes by a profiler's counters where there is no curve.
     """
     if tells_all(demand.curve):
         return saturates(demand.curve)
-    counters, llc, dram = demand.counters, capacity.llc_gb_per_s, capacity.dram_gb_per_s
-    instructions = capacity.giga_instructions_per_s
-    if counters and llc and dram and instructions:
-        accesses = counters.llc_accesses_per_kilo_instruction / 1000
-        hit_rate = counters.llc_hit_rate
-        given = llc * hit_rate + dram * (1 - hit_rate) * _DRAM_EFFICIENCY
-        return instructions * accesses * counters.bytes_per_access > min(llc, given)
     if demand.intensity:
         return demand.intensity == "memory"
     used = demand.busy_percentage or demand.sm_utilization_percentage or 100.0

@@ -358,9 +358,9 @@ def test_what_a_share_may_say(launcher: Launcher) -> None:
     """A live record with numbers that are none is a problem; one with a wrong share is shown."""
     light = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
     good = record(launcher, *DGX, *light) | {"id": FORGED[-12:]}
-    counters = good["share"]["demand"] | {"counters": [1, 0.5, float("inf")]}
+    endless = good["share"]["demand"] | {"power_w": float("inf")}
     for bad, problem in (
-        ({"demand": counters}, "Infinity is no number"),
+        ({"demand": endless}, "Infinity is no number"),
         ({"pipe_directory": "/tmp/a\0b"}, None),
         ({"pipe_directory": f"/{'x' * 100}"}, None),
     ):

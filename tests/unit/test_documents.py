@@ -20,7 +20,7 @@ from gpulaunch.machine.topology import TableKey, Topology, same_table
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Part
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
@@ -44,10 +44,8 @@ def test_what_a_profile_comes_to(tmp_path: Path) -> None:
     assert profile.memory_bytes == 1 << 30
     assert profile.slowdowns == {"vgg16": 0.32, "my job": 0.005}
     curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
-    want = Demand("job", 30, 20, 1 << 30, 100, curve, Counters(120, 0.75, 128))
+    want = Demand("job", 30, 20, 1 << 30, 100, curve)
     assert (profile.demand, profile.missing_demand) == (want, [])
-    without = PROFILE.replace("bytes_per_access = 128\n", "")
-    assert load_profile(profile_file(tmp_path, without)).llc_counters == Counters(120, 0.75, 32)
     without = PROFILE.replace("sm_utilization_percentage = 30\n", "")
     profile = load_profile(profile_file(tmp_path, without))
     assert (profile.demand, profile.missing_demand) == (None, ["average SM utilization"])

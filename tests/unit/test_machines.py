@@ -182,10 +182,8 @@ MODEL: dict[str, Any] = {
     "models": ["NVIDIA Big 1", "Big 1"],
     "compute_capability": "8.0",
     "sm_count": 100,
-    "warp_schedulers_per_sm": 4,
     "max_clock_mhz": 1500,
     "dram_bandwidth_gb_per_s": 1000,
-    "l2_bandwidth_gb_per_s": 4000.5,
     "power_limit_w": 300,
     "mps_clients": 48,
     "source": "made up for this test",
@@ -244,14 +242,14 @@ def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | N
 def test_shipped_gpu_models() -> None:
     """Every shipped GPU model is read, has plausible figures, and shares no product name.
 
-    L2 is faster than device memory, and no SM reads more from it than 64 bytes in a clock.
+    Its SMs can draw more from its memory than that gives, at 64 bytes each in a clock.
     """
     models = load_gpu_models()
     assert len(models) == len(GPU_FILES)
     for model in models:
         assert all(find_gpu_model(models, text) is model for text in model.models), model
-        assert model.l2_bandwidth_gb_per_s > model.dram_bandwidth_gb_per_s, model
-        assert model.l2_bandwidth_gb_per_s < model.sm_count * model.max_clock_mhz * 0.064, model
+        drawn_gb_per_s = model.sm_count * model.max_clock_mhz * 0.064
+        assert model.dram_bandwidth_gb_per_s < drawn_gb_per_s, model
 
 
 def test_figures() -> None:
@@ -259,7 +257,7 @@ def test_figures() -> None:
     models = load_gpu_models()
     for product_name, want in DATA["gpu_models"].items():
         found = find_gpu_model(models, product_name)
-        got = found.compute_capability, found.sm_count, found.warp_schedulers_per_sm
+        got = found.compute_capability, found.sm_count
         assert [*got, found.mps_clients, found.power_limit_w] == want, product_name
 
 

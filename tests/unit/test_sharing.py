@@ -21,7 +21,7 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.topology import TableKey, Topology
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.speed import Capacity
@@ -233,7 +233,7 @@ SATURATED = tuple(CurvePoint(p, t) for p, t in ((10, 5.0), (20, 9.0), (30, 10.0)
 
 # ------------------------------------------------------------------------------------------ records
 
-CURVED = Demand("job", 30.5, 20.0, GIB, 100.0, SATURATED, Counters(120.0, 0.75, 128))
+CURVED = Demand("job", 30.5, 20.0, GIB, 100.0, SATURATED)
 
 
 def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
@@ -266,8 +266,6 @@ def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
         ("demand.curve", [["a", 1]]),
         ("demand.curve", [[50, 1], [50, 2]]),
         ("demand.curve", [[50, float("nan")]]),
-        ("demand.counters", [1, 0.5, float("inf")]),
-        ("demand.counters", [1, 5, 32]),
     ],
 )
 def test_a_share_that_is_not_understood(path: str, value: object) -> None:

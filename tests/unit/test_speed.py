@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.catalog import load_profile, profile_names
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand, saturates, tells_all
+from gpulaunch.profiles.demand import CurvePoint, Demand, saturates, tells_all
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.caps import best_caps, knee_of
 from gpulaunch.sharing.speed import Capacity, idle_power, is_memory_bound, kernels_of, pace, speeds
@@ -24,11 +24,9 @@ UNCOUNTED = Capacity(memory_bytes=1 << 34, most_clients=48)
 PAGE = Path(__file__).parents[2] / "docs/results/sharing-measured.md"
 
 
-def job(
-    name: str, points: Sequence[tuple[float, float]] = (), counters: Counters | None = None
-) -> Demand:
+def job(name: str, points: Sequence[tuple[float, float]] = ()) -> Demand:
     curve = tuple(CurvePoint(*point) for point in points)
-    return Demand(name, 100.0, 0.0, 1 << 30, curve=curve, counters=counters)
+    return Demand(name, 100.0, 0.0, 1 << 30, curve=curve)
 
 
 def busy(sm: float, bandwidth: float = 0.0, **fields: object) -> Demand:
@@ -68,38 +66,17 @@ def test_what_a_curve_must_reach() -> None:
     assert tells_all(job("", [(50, 1.0), (90, 1.0)]).curve)
 
 
-CARD = Capacity(1 << 34, 48, 24, None, 48.0, llc_gb_per_s=1000, dram_gb_per_s=200)
-LAVAMD = Counters(llc_accesses_per_kilo_instruction=1000, llc_hit_rate=0.99)
-
-
-@pytest.mark.parametrize(
-    ("sentence", "counters", "dram", "want"),
-    [
-        # 48e9 x 1 access x 32 bytes; 0.99 x 1000 + 0.01 x 200 x 0.5
-        ("1536 GB/s of 991", LAVAMD, 200, True),
-        ("DRAM faster than its network: 15 of 1000", Counters(10, 0.0), 5000, False),
-        # 48e9 x 1/16 access x 32 bytes, and half of DRAM's 192
-        ("96 of 96: demand that is just met", Counters(62.5, 0.0), 192, False),
-        ("96 of 95.5", Counters(62.5, 0.0), 191, True),
-    ],
-)
-def test_off_sm_model(sentence: str, counters: Counters, dram: float, want: bool) -> None:
-    """A job is bound by memory if by Eq. 1 and 2 it asks for more than the GPU supplies."""
-    card = replace(CARD, dram_gb_per_s=dram)
-    assert is_memory_bound(job("", counters=counters), card) is want, sentence
+CARD = Capacity(1 << 34, 48, 24, dram_gb_per_s=200)
 
 
 def test_who_is_asked_of_the_class() -> None:
-    """A curve counts, then counters, then what somebody says, then half of the bandwidth."""
-    curve = job("", flat_from(100)).curve
-    said = replace(job("", counters=LAVAMD), curve=curve, intensity="memory")
-    assert is_memory_bound(said, CARD) is False
-    said = replace(said, curve=curve[:1], intensity="compute")  # a point tells nothing
-    assert is_memory_bound(said, CARD) is True
-    for figure in ("giga_instructions_per_s", "llc_gb_per_s", "dram_gb_per_s"):
-        assert is_memory_bound(said, replace(CARD, **{figure: None})) is False
+    """A curve counts, then what somebody says, then half of the bandwidth."""
+    said = replace(job("", flat_from(100)), intensity="memory")
+    assert is_memory_bound(said) is False
+    said = replace(said, curve=said.curve[:1])  # a point tells nothing
+    assert is_memory_bound(said) is True
     for sm, bandwidth, want in ((100, 50, False), (100, 51, True), (60, 31, True), (60, 30, False)):
-        assert is_memory_bound(busy(sm, bandwidth), CARD) is want
+        assert is_memory_bound(busy(sm, bandwidth)) is want
 
 
 @pytest.mark.parametrize(
@@ -317,14 +294,12 @@ def test_estimated_curves() -> None:
 
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
-    """Draw demands with any curve, of few points or none, and sometimes counters and power."""
+    """Draw demands with any curve, of few points or none, and sometimes power."""
     shares = sorted(draw(st.sets(st.integers(1, 100), max_size=8)))
     throughputs = draw(st.lists(st.integers(1, 1000), min_size=len(shares), max_size=len(shares)))
-    counters = draw(st.none() | st.builds(Counters, st.floats(0, 2000), st.floats(0, 1)))
     one = job(
         draw(st.sampled_from("abc")),
         list(zip(map(float, shares), map(float, throughputs), strict=True)),
-        counters,
     )
     return replace(
         one,

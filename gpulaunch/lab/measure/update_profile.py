@@ -40,7 +40,7 @@ _FASTEST = 1.2
 BROKEN_PROMISE = 0.1
 """Slowdown beyond the predicted one of which users are told, as part of the time alone. Ours."""
 
-_MERGED = ("communication", "collocation", "shared_gpu", "counters")
+_MERGED = ("communication", "collocation", "shared_gpu")
 """Sections into which a measurement is merged; it replaces all others as a whole."""
 
 _GRAPH_KEYS = ("pattern", "edges", "confidence")
