@@ -187,12 +187,10 @@ def best_effort(problem: PlacementProblem) -> Order:
     """
     from gpulaunch.placement.best_effort import best_of_partition
 
-    required = problem.needs.required
     chosen = None
-    for group in problem.groups:
-        if required.issubset(group):
-            chosen = best_of_partition(problem.topology, group, problem.count, required)
-            break
+    if problem.groups:
+        gpus, required = problem.groups[0], problem.needs.required
+        chosen = best_of_partition(problem.topology, gpus, problem.count, required)
     return Order(("aggregate_bandwidth",), chosen)
 
 

@@ -26,11 +26,11 @@ class Limits(Record):
     """The rules that sets must keep, as masks.
 
     Attributes:
-        groups: sets of GPUs of which a candidate lies in one.
+        required: GPUs that each set has; all groups have them, too.
+        groups: the GPUs that may be taken, in groups of which a set lies in one.
         at_most: groups of which only so many GPUs may be taken.
     """
 
-    admitted: int
     required: int
     groups: tuple[int, ...]
     at_most: tuple[tuple[int, int], ...] = ()
@@ -39,7 +39,6 @@ class Limits(Record):
         """Return whether a set keeps the rules."""
         return (
             mask & self.required == self.required
-            and not mask & ~(self.admitted | self.required)
             and any(not mask & ~group for group in self.groups)
             and self.bound(mask)
         )
@@ -51,8 +50,7 @@ class Limits(Record):
     def count(self, gpus: int) -> int:
         """Return how many sets there are, alike or not, were there no limit by at_most."""
         required = self.required.bit_count()
-        eligible = ((group & self.admitted | self.required) for group in self.groups)
-        return sum(comb(group.bit_count() - required, gpus - required) for group in eligible)
+        return sum(comb(group.bit_count() - required, gpus - required) for group in self.groups)
 
 
 def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
@@ -65,7 +63,7 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     """
     found: set[int] = set()
     for group in limits.groups:
-        eligible = fabric.positions(limits.admitted & group & ~limits.required)
+        eligible = fabric.positions(group & ~limits.required)
         alike = _sockets_alike(fabric, free, eligible, limits)
         masks = _choose(fabric, alike, count - limits.required.bit_count())
         if masks is None:
@@ -151,7 +149,7 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
     """
     found: set[int] = set()
     for group in limits.groups:
-        gpus = fabric.positions(limits.admitted & group & ~limits.required)
+        gpus = fabric.positions(group & ~limits.required)
         # A set is looked at for each GPU that it may grow by, in each of `count` steps.
         looks = len(limits.groups) * count * max(1, len(gpus))
         width = max(1, MOST_GROWN // (looks * count))

@@ -224,8 +224,6 @@ def place_tasks(
         None if nothing was found that will do.
     """
     gpus = sorted(choosable)
-    if len(gpus) < value.ranks:
-        return None
     if comb(len(gpus), value.ranks) > MOST_SETS:
         return cut_in_two(value, gpus, allows)
     # The most promising first, of equals the one with the lowest GPUs.
@@ -233,19 +231,19 @@ def place_tasks(
     promising = sorted(most, key=most.__getitem__, reverse=True)
     is_exact = value.ranks <= EXACT_RANKS
     mapper = _mapper_of_distances(value, gpus)
-    best: Worth = (0.0, 0.0, 0)
-    lowest: Gpus = ()
+    best: tuple[Worth, list[int]] | None = None
     found: Gpus | None = None
     for chosen in promising if is_exact else promising[:MOST_MAPPED]:
-        if found and (most[chosen] < best or (most[chosen] == best and chosen > lowest)):
+        lowest_first = [-gpu for gpu in chosen]
+        if best and (most[chosen], lowest_first) < best:
             break  # no later one can win either
         if allows(chosen):
             places = [gpus.index(gpu) for gpu in chosen]
             order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
             placed = tuple([gpus[place] for place in order])
-            worth = value.worth_of(placed)
-            if not found or worth > best or (worth == best and chosen < lowest):
-                best, lowest, found = worth, chosen, placed
+            worth = value.worth_of(placed), lowest_first
+            if not best or worth > best:
+                best, found = worth, placed
     return found
 
 
