@@ -24,7 +24,6 @@ class Document(Record):
 
     Attributes:
         path: path of the file, or another name for it.
-        text: text of the whole file.
         data: content of the file, or of one of its tables.
         place: path of that table in the file.
     """

@@ -113,11 +113,6 @@ def each(value: object, count: int, where: Path) -> list[Any]:
 
 
 def _check(value: object, rule: AnyRule, where: Path) -> None:
-    """Check one value, and the values in it.
-
-    Raises:
-        FieldError: the value is wrong.
-    """
     if isinstance(rule, type):
         problem = None
         if not isinstance(value, rule):

@@ -247,7 +247,6 @@ def diagnose() -> list[Finding]:
 
 
 def _report_compute_modes(cards: dict[int, ProbedCard]) -> list[Finding]:
-    """Report compute modes that restrict the use of a card."""
     found = []
     for card, part in cards.items():
         text = f"GPU {card}: {part.compute_mode}"
