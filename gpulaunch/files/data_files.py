@@ -62,7 +62,6 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
 
     Args:
         name: a path, or the name of NAME.toml in one of the directories.
-        directories: directories to search, in order.
 
     Raises:
         UsageError: there is no file of that name.

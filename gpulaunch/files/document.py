@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.fields import has_value
 from gpulaunch.records import Record
 
 T = TypeVar("T")
@@ -25,7 +24,6 @@ class Document(Record):
 
     Attributes:
         path: path of the file, or another name for it.
-        text: text of the whole file.
         data: content of the file, or of one of its tables.
         place: path of that table in the file.
     """
@@ -190,9 +188,15 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
 def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
     """Return whether the value is in these lines; None if they end inside a statement."""
     try:
-        return has_value(_tomllib().loads("\n".join(lines) + "\n"), path)
+        data: Any = _tomllib().loads("\n".join(lines) + "\n")
     except ValueError:
         return None
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def parse_toml(origin: str, text: str) -> dict[str, Any]:

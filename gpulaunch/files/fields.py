@@ -113,22 +113,7 @@ def each(value: object, count: int, where: Path) -> list[Any]:
     return value
 
 
-def has_value(data: Any, path: Path) -> bool:  # noqa: ANN401
-    """Return whether nested tables and lists have a value at a path."""
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
-
-
 def _check(value: object, rule: AnyRule, where: Path) -> None:
-    """Check one value, and the values in it.
-
-    Raises:
-        FieldError: the value is wrong.
-    """
     if isinstance(rule, type):
         problem = None
         if not isinstance(value, rule):

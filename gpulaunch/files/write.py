@@ -131,7 +131,6 @@ def _make_readable(value: Any) -> Any:  # noqa: ANN401
 
 
 def _end_line(text: str) -> str:
-    """Return the text with a newline at its end."""
     return text if text.endswith("\n") else text + "\n"
 
 

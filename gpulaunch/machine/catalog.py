@@ -101,7 +101,7 @@ def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
         from gpulaunch.machine.smi_text import WANTED, looks_like_matrix  # late: rarely used
 
         if looks_like_matrix(text):
-            return _text_machine(path, text)
+            return load_text_machine(path, text=text)
         where, _, why = problem.message.rpartition(": ")
         neither = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
         raise UsageError(f"{where}: {neither}: {why}", WANTED) from None
@@ -113,25 +113,22 @@ def _digest(text: str) -> str:
 
 
 def load_text_machine(
-    path: str, called: str | None = None, gpu_model: str | None = None
+    path: str, called: str | None = None, gpu_model: str | None = None, *, text: str | None = None
 ) -> Topology:
     """Read a machine from a file with the matrix that `nvidia-smi topo -m` prints.
 
     Args:
         called: path whose stem names the machine, instead of the file's own.
         gpu_model: name of a GPU model, which the text does not tell.
+        text: content of the file, if it has been read.
 
     Raises:
         UsageError: the file cannot be read or contains none, or the GPU model is unknown.
     """
-    return _text_machine(path, read_text(path), called, gpu_model)
-
-
-def _text_machine(
-    path: str, text: str, called: str | None = None, gpu_model: str | None = None
-) -> Topology:
     from gpulaunch.machine.smi_text import WANTED, TextError, parse_topology_text, text_topology
 
+    if text is None:
+        text = read_text(path)
     source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"
     model = None
     if gpu_model is not None:

@@ -14,7 +14,6 @@ class DriverEntry(Record):
     """Facts about a driver's GPUs that hold anywhere, also on a described machine.
 
     Attributes:
-        module: full name of the module that implements Driver.
         visible_variable: environment variable with a job's GPUs, as indices in rank order or as
             UUIDs; if it is set already, it restricts a launch.
         cdi_kind: the GPUs' kind in the Container Device Interface, before "=" and the UUID.
@@ -23,7 +22,6 @@ class DriverEntry(Record):
         constants: environment variables that every job gets with this value.
         container_ways: names in containers.engine.WAYS of the ways to get the GPUs into a
             container.
-        mps: whether jobs can share the GPUs by CUDA MPS.
         library: file name of the maker's library, without which the module need not be loaded;
             empty for none.
     """

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 MAX_CPUS = 1 << 16
 """Limit of a CPU's number, above that of any kernel: a typing mistake must not fill the memory."""
@@ -118,36 +118,28 @@ def format_cpuset(cpus: frozenset[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-class MigProfile(Record):
-    """The size of a MIG instance.
+MigSize = tuple[int, int, int, str]
+"""Slices of the card's processors, memory by its name in GB, slices that compute, and extras."""
 
-    Attributes:
-        slices: of the card's processors that its GPU instance has.
-        memory_gb: memory by its name, GB.
-        compute_slices: those of the slices that it computes with; fewer if others use the rest.
-        extras: what else it has or lacks, such as "+me" or "+gfx"; "" for nothing.
+
+def parse_mig_profile(name: str) -> MigSize | None:
+    """Return the size that a name says, such as "1g.10gb", "1c.2g.10gb", "1g.10gb+me".
+
+    Fewer slices compute than there are if others use the rest. Extras are what else it has or
+    lacks, such as "+me" or "+gfx".
     """
-
-    slices: int
-    memory_gb: int
-    compute_slices: int
-    extras: str
-
-
-def parse_mig_profile(name: str) -> MigProfile | None:
-    """Return the size that a name says, such as "1g.10gb", "1c.2g.10gb", "1g.10gb+me"."""
     found = re.fullmatch(_MIG_NAME, name)
     if not found:
         return None
     slices = int(found["slices"])
     compute = int(found["compute"] or slices)
-    return MigProfile(slices, int(found["memory"]), compute, (found["extras"] or "").casefold())
+    return slices, int(found["memory"]), compute, (found["extras"] or "").casefold()
 
 
-def is_of_profile(name: str, asked: MigProfile) -> bool:
+def is_of_profile(name: str, asked: MigSize) -> bool:
     """Return whether a name says the size that is asked for; extras count only if asked for."""
     found = parse_mig_profile(name)
-    return found is not None and asked in (found, replace(found, extras=""))
+    return found is not None and asked in (found, (*found[:3], ""))
 
 
 def size_order(profile: str) -> tuple[int, int, bool]:
@@ -155,8 +147,8 @@ def size_order(profile: str) -> tuple[int, int, bool]:
 
     Those with extras come last, since few of a card's instances can have them.
     """
-    found = parse_mig_profile(profile)
-    return (found.slices, found.compute_slices, bool(found.extras)) if found else (0, 0, False)
+    slices, _, compute, extras = parse_mig_profile(profile) or (0, 0, 0, "")
+    return slices, compute, bool(extras)
 
 
 def mig_profile_name(

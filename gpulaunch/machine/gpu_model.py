@@ -83,12 +83,12 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
         True
     """
     words = _words(product_name.partition(" MIG ")[0])
-    best, longest = None, 0
-    for model in models:
-        length = max(_fit_length(_words(text), words) for text in model.models)
-        if length > longest:
-            best, longest = model, length
-    return best
+
+    def fit(model: GpuModel) -> int:
+        return max(_fit_length(_words(text), words) for text in model.models)
+
+    best = max(models, key=fit, default=None)
+    return best if best and fit(best) else None
 
 
 def named_gpu_model(models: Sequence[GpuModel], text: str) -> GpuModel:
@@ -124,8 +124,7 @@ def _fit_length(text: list[str], name: list[str]) -> int:
         return 1 << 30
     for start in range(len(name) - len(text) + 1):
         end = start + len(text)
-        if name[start:end] == text and name[end : end + 1] and name[end] in _OTHER_MODEL:
-            return 0
         if name[start:end] == text:
-            return len(" ".join(text))
+            is_other = end < len(name) and name[end] in _OTHER_MODEL
+            return 0 if is_other else len(" ".join(text))
     return 0

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType
+from gpulaunch.machine.link import NETWORK_PATH, PathType
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import Record, replace
 
@@ -65,8 +65,8 @@ _KINDS: dict[PathType, LevelKind] = {
     "PXB": "switch",
     "PHB": "host bridge",
     "NODE": "socket",
-    "SYS": "machine",
 }
+"""What joins cards within a machine, from near to far."""
 
 _WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
 """Weight of an edge by the level that it leads up to.
@@ -106,10 +106,9 @@ def _build_machine(topology: Topology) -> Level:
         pairs.setdefault(link.pcie_path, []).append(pair)
         if link.nvlink_count:
             nvlinks.append(pair)
-    for path in PCIE_PATHS:
-        groups = _join_levels(groups, pairs.get(path, ()), _KINDS[path], path)
-    sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
-    children = tuple(_as_socket(level) for level in sockets)
+    for path, kind in _KINDS.items():
+        groups = _join_levels(groups, pairs.get(path, ()), kind, path)
+    children = tuple(_as_socket(level) for level in groups)
     alone = len(children) == 1 and children[0].kind == "socket"
     machine = (
         replace(children[0], kind="machine") if alone else _build_level("machine", "SYS", children)

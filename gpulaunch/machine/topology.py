@@ -208,17 +208,12 @@ def topology_of_rows(rows: list[Any]) -> Topology:
     Raises:
         TypeError, ValueError: they are no rows of this version.
     """
-    name, gpus, links, source, driver = rows
-    return Topology(
-        name,
-        tuple(_gpu_from_row(row) for row in gpus),
-        tuple(Link(*row) for row in links),
-        source,
-        driver=driver,
-    )
-
-
-def _gpu_from_row(row: list[Any]) -> Gpu:
-    fields = dict(zip(field_names(Gpu), row, strict=True))
-    mig = Mig(*fields["mig"]) if fields["mig"] else None
-    return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})
+    name, gpu_rows, link_rows, source, driver = rows
+    gpus = []
+    for row in gpu_rows:
+        fields = dict(zip(field_names(Gpu), row, strict=True))
+        fields["cpuset"] = parse_cpuset(fields["cpuset"])
+        fields["mig"] = Mig(*fields["mig"]) if fields["mig"] else None
+        gpus.append(Gpu(**fields))
+    links = tuple([Link(*row) for row in link_rows])
+    return Topology(name, tuple(gpus), links, source, driver=driver)

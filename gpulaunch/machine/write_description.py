@@ -22,7 +22,17 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     """
     # The machines of a network are alike: they come of one description.
     first, *others = machines(topology).values()
-    sections = _describe_sections(first)
+    found = cards(first)
+    gpus = [card.gpu for card in found]
+    place = {card.index: i for i, card in enumerate(found)}
+    links = {(place[a], place[b]): link for (a, b), link in card_links(first).items()}
+    sections: dict[str, Any] = {
+        "gpus": _describe_gpus(found),
+        "nvlink": _describe_nvlink(gpus, links),
+        "pcie": _describe_pcie(gpus, links),
+        "numa": _describe_numa(gpus),
+        "mig": _describe_instances(found),
+    }
     if others:
         (carries,) = {link.pcie_gb_per_s for link in topology.links if link.kind == "network"}
         sections["network"] = {"nodes": 1 + len(others), "bandwidth_gb_per_s": carries}
@@ -34,21 +44,6 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     if topology.driver != DEFAULT_DRIVER:
         facts["driver"] = topology.driver
     return facts | {key: value for key, value in sections.items() if value}
-
-
-def _describe_sections(machine: Topology) -> dict[str, Any]:
-    """Return the sections that describe one machine."""
-    found = cards(machine)
-    gpus = [card.gpu for card in found]
-    place = {card.index: i for i, card in enumerate(found)}
-    links = {(place[a], place[b]): link for (a, b), link in card_links(machine).items()}
-    return {
-        "gpus": _describe_gpus(found),
-        "nvlink": _describe_nvlink(gpus, links),
-        "pcie": _describe_pcie(gpus, links),
-        "numa": _describe_numa(gpus),
-        "mig": _describe_instances(found),
-    }
 
 
 def _describe_gpus(found: Sequence[Card]) -> dict[str, Any]:

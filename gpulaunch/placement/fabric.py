@@ -21,7 +21,7 @@ class Kind(Record):
         weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
         planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
         hop: what one step of a ring carries here: the faster of NVLink and PCIe.
-        direct: whether those lead from GPU to GPU, not into a switch.
+        direct: whether its NVLinks lead from GPU to GPU, not into a switch.
         name: name of the class of links, such as "NV2 50".
     """
 

@@ -299,7 +299,8 @@ class _Exchanges:
             kicked = list(found)
             for _ in range(2):  # Python's own generator takes longer to import than all of this
                 drawn = (drawn * 1103515245 + 12345) % (1 << 31)
-                _swap(kicked, (drawn >> 8) % len(found), (drawn >> 16) % len(found))
+                a, b = (drawn >> 8) % len(found), (drawn >> 16) % len(found)
+                kicked[a], kicked[b] = kicked[b], kicked[a]
             order = self._settle(kicked)
             if self._worth(order, self._mapper.edges) >= self._worth(found, self._mapper.edges):
                 found = order
@@ -324,13 +325,9 @@ class _Exchanges:
             for a, b in combinations(range(len(order)), 2):
                 edges = self._at[a] + [edge for edge in self._at[b] if edge[0] != a]
                 before = self._worth(order, edges)
-                _swap(order, a, b)
+                order[a], order[b] = order[b], order[a]
                 if self._worth(order, edges) > before:
                     better = True
                 else:
-                    _swap(order, a, b)
+                    order[a], order[b] = order[b], order[a]
         return order
-
-
-def _swap(order: list[int], a: int, b: int) -> None:
-    order[a], order[b] = order[b], order[a]

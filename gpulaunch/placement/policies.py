@@ -146,10 +146,10 @@ def _most_useful(
     from gpulaunch.placement.topo_aware import (  # late: few launches go by utility
         LEAST_WORST_SLOWDOWN,
         WORST_SLOWDOWN,
+        Valuation,
         cut_in_two,
         job_weights,
         place_tasks,
-        value_on,
     )
 
     weights, worst = job_weights(problem.weights), WORST_SLOWDOWN
@@ -160,7 +160,7 @@ def _most_useful(
     place = cut_in_two if as_published else place_tasks
     most, chosen = None, None
     for group in problem.groups:
-        value = value_on(problem, group, weights, worst)
+        value = Valuation(problem, group, weights, worst)
         gpus = place(value, group, problem.allows)
         if gpus and (most is None or value.worth_of(gpus) > most):
             most, chosen = value.worth_of(gpus), gpus
@@ -175,9 +175,9 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
 
     Source: topo-aware-sc17 Eq. 2.
     """
-    from gpulaunch.placement.topo_aware import job_weights, value_on
+    from gpulaunch.placement.topo_aware import Valuation, job_weights
 
-    return value_on(problem, gpus, job_weights(problem.weights)).worth_of(gpus)[0]
+    return Valuation(problem, gpus, job_weights(problem.weights)).worth_of(gpus)[0]
 
 
 def best_effort(problem: PlacementProblem) -> Order:
@@ -187,12 +187,10 @@ def best_effort(problem: PlacementProblem) -> Order:
     """
     from gpulaunch.placement.best_effort import best_of_partition
 
-    required = problem.needs.required
     chosen = None
-    for group in problem.groups:
-        if required.issubset(group):
-            chosen = best_of_partition(problem.topology, group, problem.count, required)
-            break
+    if problem.groups:
+        gpus, required = problem.groups[0], problem.needs.required
+        chosen = best_of_partition(problem.topology, gpus, problem.count, required)
     return Order(("aggregate_bandwidth",), chosen)
 
 

@@ -165,14 +165,9 @@ class PlacementProblem:
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
         """The admitted GPUs of each group that a set may lie in and that has enough of them."""
-        if not self.needs.within:
-            return [self.admitted]
-        groups = []
-        for group in self.needs.within:
-            gpus = tuple(gpu for gpu in self.admitted if gpu in group)
-            if self.needs.required <= group and len(gpus) >= self.count:
-                groups.append(gpus)
-        return groups
+        masks = [mask for mask in self._limits.groups if mask.bit_count() >= self.count]
+        gpus = self.fabric.gpus
+        return [tuple([gpus[i] for i in self.fabric.positions(mask)]) for mask in masks]
 
     def split_by_socket(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
         """Return GPUs by index, one tuple for each socket, in the order of sockets."""
@@ -198,7 +193,6 @@ class PlacementProblem:
         needs, admitted = self.needs, frozenset(self.admitted)
         groups = [group & admitted for group in needs.within or (admitted,)]
         return Limits(
-            admitted=self.mask(admitted),
             required=self.mask(needs.required),
             groups=tuple(self.mask(group) for group in groups if needs.required <= group),
         )

@@ -26,26 +26,23 @@ class Limits(Record):
     """The rules that sets must keep, as masks.
 
     Attributes:
-        groups: sets of GPUs of which a candidate lies in one.
+        required: GPUs that each set has; all groups have them, too.
+        groups: the GPUs that may be taken, in groups of which a set lies in one.
     """
 
-    admitted: int
     required: int
     groups: tuple[int, ...]
 
     def allow(self, mask: int) -> bool:
         """Return whether a set keeps the rules."""
-        return (
-            mask & self.required == self.required
-            and not mask & ~(self.admitted | self.required)
-            and any(not mask & ~group for group in self.groups)
+        return mask & self.required == self.required and any(
+            not mask & ~group for group in self.groups
         )
 
     def count(self, gpus: int) -> int:
         """Return how many sets there are, alike or not."""
         required = self.required.bit_count()
-        eligible = ((group & self.admitted | self.required) for group in self.groups)
-        return sum(comb(group.bit_count() - required, gpus - required) for group in eligible)
+        return sum(comb(group.bit_count() - required, gpus - required) for group in self.groups)
 
 
 def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
@@ -58,7 +55,7 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     """
     found: set[int] = set()
     for group in limits.groups:
-        eligible = fabric.positions(limits.admitted & group & ~limits.required)
+        eligible = fabric.positions(group & ~limits.required)
         alike = _sockets_alike(fabric, free, eligible)
         masks = _choose(fabric, alike, count - limits.required.bit_count())
         if masks is None:
@@ -138,7 +135,7 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
     """
     found: set[int] = set()
     for group in limits.groups:
-        gpus = fabric.positions(limits.admitted & group & ~limits.required)
+        gpus = fabric.positions(group & ~limits.required)
         # A set is looked at for each GPU that it may grow by, in each of `count` steps.
         looks = len(limits.groups) * count * max(1, len(gpus))
         width = max(1, MOST_GROWN // (looks * count))

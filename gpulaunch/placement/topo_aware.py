@@ -6,7 +6,7 @@ utility. Source: topo-aware-sc17 4.3 and 4.4. docs/decisions/topo-aware.md lists
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, combinations
 from math import comb, inf, sqrt
@@ -118,7 +118,7 @@ def job_weights(weights: Weights) -> Weights:
 
 
 class Valuation:
-    """What placements of a job are worth on a machine.
+    """What placements of a problem's job are worth on some of its machines.
 
     Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
     talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
@@ -126,52 +126,45 @@ class Valuation:
     without edges communicates at no cost.
 
     Args:
-        edges: two different ranks, and how much they say to each other, 0 or more; only the
-            proportions matter.
-        ranks: number of GPUs, 1 or more.
-        far: distance of every two GPUs of the machine, free or not: 1 or more; 0 to itself.
-        socket_of: socket of every GPU of the machine, near ones next to each other.
-        free: the free GPUs, also those that this job may not choose.
-        slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
-            missing is 0.
+        gpus: indices of GPUs of each machine that counts.
         worst: the slowdown that counts as 1.
-        begun: for a GPU, how late the last job on its socket began, as a place in the order of all;
-            missing is 0.
 
     Attributes:
+        far: distance of every two GPUs of the machines, free or not: 1 or more; 0 to itself.
+        socket_of: socket of every GPU of the machines, near ones next to each other.
         talk: for each rank the weights of its edges to others; those of the whole job sum to 1.
         edges: these edges, each once, the lower rank first.
     """
 
     def __init__(
         self,
-        edges: Sequence[tuple[int, int, float]],
-        ranks: int,
-        far: Mapping[int, Mapping[int, int]],
-        socket_of: Mapping[int, int],
-        free: Sequence[int],
+        problem: PlacementProblem,
+        gpus: Sequence[int],
         weights: Weights,
-        slowdown: Mapping[int, float],
-        worst: float,
-        begun: Mapping[int, int],
+        worst: float = WORST_SLOWDOWN,
     ) -> None:
-        self.ranks, self.far, self.socket_of = ranks, far, socket_of
-        self._weights, self._begun = weights, begun
-        self.talk: list[dict[int, float]] = [{} for _ in range(ranks)]
-        volume = sum(weight for _, _, weight in edges) or 1.0
-        for a, b, weight in edges:
-            if weight:
-                self.talk[a][b] = self.talk[b][a] = self.talk[a].get(b, 0.0) + weight / volume
-        self.edges = [(a, b, row[b]) for a, row in enumerate(self.talk) for b in row if a < b]
-        gpus = sorted(socket_of)
-        pairs = max(1, comb(ranks, 2))
+        fabric, self.ranks = problem.fabric, problem.count
+        self._weights, self._begun = weights, problem.begun
+        node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
+        nodes = {node[gpu] for gpu in gpus}
+        cards = {card: place for place, card in enumerate(fabric.tree.cards)}
+        near = sorted(problem.topology.gpus, key=lambda gpu: (cards[gpu.card], gpu.index))
+        here = tuple([gpu.index for gpu in near if gpu.node in nodes])
+        self.far = _distances(fabric, here)
+        self.socket_of = {gpu: fabric.socket[fabric.position[gpu]] for gpu in here}
+        volume = sum(weight for *_, weight in problem.edges)
+        self.edges = [(a, b, weight / volume) for a, b, weight in problem.edges]
+        self.talk: list[dict[int, float]] = [{} for _ in range(self.ranks)]
+        for a, b, weight in self.edges:
+            self.talk[a][b] = self.talk[b][a] = weight
+        pairs = max(1, comb(self.ranks, 2))
         least, most = communication_range(
-            tuple(tuple([far[a][b] for b in gpus]) for a in gpus), ranks
+            tuple(tuple([self.far[a][b] for b in sorted(here)]) for a in sorted(here)), self.ranks
         )
         self._least, self._most = least / pairs, most / pairs
-        self._total = Counter(socket_of.values())
-        self._free = Counter(socket_of[gpu] for gpu in free)
-        self._noise = {gpu: min(1.0, slowdown.get(gpu, 0.0) / worst) for gpu in gpus}
+        self._total = Counter(self.socket_of.values())
+        self._free = Counter(self.socket_of[gpu] for gpu in problem.free if gpu in self.socket_of)
+        self._noise = {gpu: min(1.0, problem.slowdown.get(gpu, 0.0) / worst) for gpu in here}
 
     def distance(self, gpus: Gpus) -> float:
         """Return the mean distance over the job's edges, for GPUs in rank order."""
@@ -208,32 +201,6 @@ class Valuation:
         return self.worth(gpus, self.distance(gpus))
 
 
-def value_on(
-    problem: PlacementProblem,
-    gpus: Sequence[int],
-    weights: Weights,
-    worst: float = WORST_SLOWDOWN,
-) -> Valuation:
-    """Return what placements of a problem are worth on the machines that have some GPUs."""
-    fabric = problem.fabric
-    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
-    nodes = {node[gpu] for gpu in gpus}
-    cards = {card: place for place, card in enumerate(fabric.tree.cards)}
-    near = sorted(problem.topology.gpus, key=lambda gpu: (cards[gpu.card], gpu.index))
-    here = tuple(gpu.index for gpu in near if gpu.node in nodes)
-    return Valuation(
-        problem.edges,
-        problem.count,
-        _distances(fabric, here),
-        {gpu: fabric.socket[fabric.position[gpu]] for gpu in here},
-        [gpu for gpu in problem.free if node[gpu] in nodes],
-        weights=weights,
-        slowdown=problem.slowdown,
-        worst=worst,
-        begun=problem.begun,
-    )
-
-
 @lru_cache(maxsize=32)
 def _distances(fabric: Fabric, gpus: Gpus) -> dict[int, dict[int, int]]:
     places = {gpu: fabric.position[gpu] for gpu in gpus}
@@ -257,8 +224,6 @@ def place_tasks(
         None if nothing was found that will do.
     """
     gpus = sorted(choosable)
-    if len(gpus) < value.ranks:
-        return None
     if comb(len(gpus), value.ranks) > MOST_SETS:
         return cut_in_two(value, gpus, allows)
     # The most promising first, of equals the one with the lowest GPUs.
@@ -266,19 +231,19 @@ def place_tasks(
     promising = sorted(most, key=most.__getitem__, reverse=True)
     is_exact = value.ranks <= EXACT_RANKS
     mapper = _mapper_of_distances(value, gpus)
-    best: Worth = (0.0, 0.0, 0)
-    lowest: Gpus = ()
+    best: tuple[Worth, list[int]] | None = None
     found: Gpus | None = None
     for chosen in promising if is_exact else promising[:MOST_MAPPED]:
-        if found and (most[chosen] < best or (most[chosen] == best and chosen > lowest)):
+        lowest_first = [-gpu for gpu in chosen]
+        if best and (most[chosen], lowest_first) < best:
             break  # no later one can win either
         if allows(chosen):
             places = [gpus.index(gpu) for gpu in chosen]
             order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
             placed = tuple([gpus[place] for place in order])
-            worth = value.worth_of(placed)
-            if not found or worth > best or (worth == best and chosen < lowest):
-                best, lowest, found = worth, chosen, placed
+            worth = value.worth_of(placed), lowest_first
+            if not best or worth > best:
+                best, found = worth, placed
     return found
 
 

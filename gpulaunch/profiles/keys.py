@@ -34,7 +34,6 @@ class Section:
     Attributes:
         document: the table; treat it as frozen.
         keys: the keys that a section of this class may have, by name, in order of declaration.
-        required: names of the keys that it has to have.
         is_one_measurement: all values are from one measurement, so a profile that is based on
             another takes over the whole section or nothing of it.
     """

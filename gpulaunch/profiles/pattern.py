@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import combinations, pairwise
 from math import fsum
 from numbers import Integral, Real
@@ -67,11 +67,10 @@ class Pattern(Record):
 
         Raises:
             UsageError: the pattern is a graph with another number of ranks.
-
-        Cost: a built-in shape is computed once for each number of ranks.
         """
         if not self.given:
-            return _built_in_edges(self.name, ranks)
+            pairs = {(min(a, b), max(a, b)) for a, b in _SHAPES[self.name](ranks) if a != b}
+            return tuple([(a, b, 1.0) for a, b in sorted(pairs)])
         if ranks != self.ranks:
             raise UsageError(
                 f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} "
@@ -154,13 +153,6 @@ _SHAPES: dict[str, Callable[[int], Pairs]] = {
     "stencil_3d": lambda ranks: _grid_edges(ranks, 3),
     "none": lambda _: (),
 }
-
-
-@lru_cache(maxsize=32)
-def _built_in_edges(shape: str, ranks: int) -> tuple[Edge, ...]:
-    """Return a shape's pairs sorted, without duplicates and without a rank joined to itself."""
-    pairs = {(min(a, b), max(a, b)) for a, b in _SHAPES[shape](ranks) if a != b}
-    return tuple((a, b, 1.0) for a, b in sorted(pairs))
 
 
 PATTERNS: dict[str, Pattern] = {

@@ -34,7 +34,6 @@ DOORS = {
         "machine/nvidia/faults.py",
         "machine/nvidia/health.py",
         "machine/nvidia/nvml.py",
-        "machine/nvidia/nvml_links.py",
         "lab/measure/sampler.py",
     },
     "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},

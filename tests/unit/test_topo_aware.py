@@ -9,23 +9,26 @@ from math import comb, sqrt
 from typing import NamedTuple
 
 import pytest
-from values import cases, posed
+from values import V100, cards, cases, posed, wired_up
 from values import machine as load
 
 from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.levels import Distances, machine_tree
+from gpulaunch.machine.link import Wire
+from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import place
 from gpulaunch.placement.problem import Weights
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.placement.topo_aware import Valuation, cut_in_two, job_weights, place_tasks, utility
-from gpulaunch.records import as_list
+from gpulaunch.records import as_list, replace
 
 
 class Machine(NamedTuple):
     """GPUs, the socket of each, and how far apart they are."""
 
+    topology: Topology
     socket_of: dict[int, int]
     far: dict[tuple[int, int], int]
 
@@ -41,17 +44,10 @@ class Machine(NamedTuple):
         """Return what a job is worth, all-to-all unless it has edges, beside noisy sockets."""
         free = self.gpus if free is None else free
         slowdown = {gpu: (noise or {}).get(self.socket_of[gpu], 0.0) for gpu in self.gpus}
-        return Valuation(
-            all_to_all(ranks) if edges is None else edges,
-            ranks,
-            {a: {b: self.far[a, b] if a != b else 0 for b in self.gpus} for a in self.gpus},
-            self.socket_of,
-            free,
-            weights or Weights(),
-            slowdown,
-            max(0.1, *(slowdown[gpu] for gpu in free)),
-            begun or {},
-        )
+        problem = posed(self.topology, ranks, free=free, slowdown=slowdown, begun=begun)
+        problem.edges = all_to_all(ranks) if edges is None else edges
+        worst = max(0.1, *(slowdown[gpu] for gpu in free))
+        return Valuation(problem, self.gpus, weights or Weights(), worst)
 
     def place(self, ranks, free=None, **job):
         """Return place_tasks' answer."""
@@ -67,11 +63,14 @@ def all_to_all(ranks: int) -> list[tuple[int, int, float]]:
 
 
 def described(name: str) -> Machine:
-    tree = machine_tree(load(name))
+    return laid_out(load(name))
+
+
+def laid_out(topology: Topology) -> Machine:
+    tree = machine_tree(topology)
     sockets = {gpu: i for i, socket in enumerate(tree.sockets) for gpu in socket.gpus}
-    return Machine(
-        sockets, {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
-    )
+    far = {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
+    return Machine(topology, sockets, far)
 
 
 SOCKETS = ("power8-minsky", "summit", "dgx1-v100", "pcie-8gpu-workstation")
@@ -282,9 +281,8 @@ def test_only_what_is_allowed():
 
 def test_what_is_not_all_tried():
     """Of too many sets it is what the algorithm as published makes, if that will do."""
-    rack = Machine(
-        {gpu: gpu // 2 for gpu in range(24)}, dict.fromkeys(product(range(24), repeat=2), 1)
-    )
+    wire = lambda a, b: Wire("NODE" if a // 2 == b // 2 else "SYS", 1)  # noqa: E731
+    rack = laid_out(wired_up(cards(24, **V100), wire))
     assert comb(24, 8) > MOST_SETS
     value = rack.value(8)
     assert place_tasks(value, rack.gpus) == cut_in_two(value, rack.gpus)
@@ -322,14 +320,18 @@ def test_timeline(ranks, free, noise, want):
 
 def test_groups_of_a_large_job():
     """Of 32 tasks, 8 groups of four heavy talkers get a socket each, though all talk a little."""
-    far = {
-        (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
-        for a, b in product(range(32), repeat=2)
-    }
-    nodes = Machine({gpu: gpu // 4 for gpu in range(32)}, far)
+
+    def wire(a: int, b: int) -> Wire:
+        if a // 4 == b // 4:
+            return Wire("NODE", 1)
+        return Wire("SYS") if a // 8 == b // 8 else Wire("NET", 0, 10.0)
+
+    nodes = laid_out(
+        wired_up([replace(gpu, node=gpu.index // 8) for gpu in cards(32, **V100)], wire)
+    )
     pairs = list(combinations(range(32), 2))
     heavy = [(a, b, 10.0) for a, b in pairs if a % 8 == b % 8]
     gpus = nodes.place(
         32, edges=[(a, b, 0.1) for a, b in pairs if a % 8 != b % 8 and (a + b) % 3 == 0] + heavy
     )
-    assert {far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
+    assert {nodes.far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}

@@ -17,8 +17,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.lab.measure.run import GpuRun, PeerTraffic, Reading, Usage
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice, PciAddress
-from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
+from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice, PciAddress, read_nvlinks
 
 PERIOD_S = 0.1
 """Time between two readings, unless they cost more than COST allows: the least time between two

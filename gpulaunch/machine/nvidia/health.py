@@ -12,7 +12,6 @@ from gpulaunch.errors import counted
 from gpulaunch.machine.driver import Health
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml_links import asks_by_field, find_nvlinks_down
 
 _RECOVERY = {
     1: "it has to be reset",
@@ -111,7 +110,7 @@ def _find_problems(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int])
         found.append("the remapping of a memory row has failed")
     if action := counters.get("recovery_action"):
         found.append(f"the driver says that {_RECOVERY.get(action, f'it needs action {action}')}")
-    if asks_by_field(gpu.compute_capability):  # NVML tells of a fabric from Hopper on
+    if nvml.asks_by_field(gpu.compute_capability):  # NVML tells of a fabric from Hopper on
         info = pynvml.c_nvmlGpuFabricInfoV_t()  # state 0 if the driver does not tell
         card.ask(pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info))
         if info.state in _FABRIC:
@@ -136,7 +135,7 @@ def _find_warnings(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int])
         found.append("memory pages are to be retired at its next reset")
     if times := counters.get("nvlink_recoveries"):
         found.append(f"its NVLinks had to recover from errors {counted(times, 'time')}")
-    if down := find_nvlinks_down(card, gpu.compute_capability):
+    if down := nvml.find_nvlinks_down(card, gpu.compute_capability):
         s = "" if len(down) == 1 else "s"
         found.append(f"NVLink{s} {', '.join(map(str, down))} down")
     throttled = int(card.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)

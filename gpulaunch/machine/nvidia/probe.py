@@ -13,8 +13,7 @@ from gpulaunch.machine.driver import Build, Finding
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress
-from gpulaunch.machine.nvidia.nvml_links import NvlinkEnd, read_nvlinks
+from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, read_nvlinks
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
@@ -248,7 +247,6 @@ def diagnose() -> list[Finding]:
 
 
 def _report_compute_modes(cards: dict[int, ProbedCard]) -> list[Finding]:
-    """Report compute modes that restrict the use of a card."""
     found = []
     for card, part in cards.items():
         text = f"GPU {card}: {part.compute_mode}"
