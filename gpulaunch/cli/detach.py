@@ -36,7 +36,6 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table_of
-from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
@@ -48,7 +47,6 @@ _TERMINAL_PROGRAMS = ("dtach", "script")
 _LONGEST_STEM = 20
 _LONGEST_FILE = 60
 _SCRIPTS = (".py", ".sh")
-_PLACES = {1: "first", 2: "second", 3: "third"}
 _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
 
@@ -171,8 +169,7 @@ def _free_name(command: Sequence[str], taken: Collection[str | None]) -> str:
 
 def _file_name(name: str) -> str:
     """Return a name with a _ for each character that might do harm in a path, and not too long."""
-    safe = re.sub(r"[^\w.+=@-]", "_", name, flags=re.ASCII)
-    return re.sub(r"^\.", "_", safe)[:_LONGEST_FILE]
+    return re.sub(r"^\.|[^\w.+=@-]", "_", name, flags=re.ASCII)[:_LONGEST_FILE]
 
 
 def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO]:
@@ -197,19 +194,11 @@ def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO
 
 
 def _standing(answers: FileIO) -> str | None:
-    """Return what a launch does, such as "waits, first in line"; None if it has ended."""
+    """Return what a launch does, such as "is running on GPUs 0-3"; None if it has ended."""
     if not select.select([answers], [], [], _PATIENCE_S)[0]:
         return "has been started, but has neither GPUs nor a place in the queue yet"
     line = answers.readline()
-    if not line:
-        return None
-    said = json.loads(line)
-    if "gpus" in said:
-        return f"is running on {gpus_called(said['gpus'].split(','))}"
-    if "after" in said:
-        return f"waits for the end of {said['after']}"
-    place = _PLACES.get(said["number"], f"number {said['number']}")
-    return f"waits, {place} in line" + (f", probably {said['start']}" if said["start"] else "")
+    return str(json.loads(line)["standing"]) if line else None
 
 
 def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -> int:
