@@ -8,7 +8,6 @@ import select
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -40,7 +39,6 @@ from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 
-_NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
@@ -98,10 +96,9 @@ def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str
             f"{option}: the setting 'history = false' keeps jobs from being found again",
             "GPULAUNCH_HISTORY=true before the command is for this launch alone",
         )
-    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
-    if options.terminal and missing:
-        are = "is" if len(missing) == 1 else "are"
-        raise FailedError(f"--terminal: {' and '.join(missing)} {are} not installed")
+    for program in _TERMINAL_PROGRAMS:
+        if options.terminal and which(program) is None:
+            raise FailedError(f"--terminal: {program} is not installed")
     decision, _ = preview(launch, tell)
     if isinstance(decision, Refuse):
         raise UsageError(decision.reason)
@@ -132,7 +129,6 @@ def _logs_locked() -> Iterator[str]:
 
 def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     """Return the name of a launch: the given one, or the first that no recent launch has."""
-    since_s = time.time() - _NAMES_KEPT_S
     history = read_history(within_s=RECENT_S)
     snapshot = open_table_of(launch, tell).peek()
     own = os.geteuid()
@@ -140,8 +136,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
     live |= {one.name for one in history if one.exit_status is None and is_running(one)}
     if launch.name is None:
-        recent = {one.name for one in history if one.submitted_s > since_s}
-        return _free_name(launch.command, live | recent)
+        return _free_name(launch.command, live | {one.name for one in history})
     if launch.name in live:
         raise UsageError(
             f"a job of yours that has not ended is called {quoted(launch.name)}",

@@ -482,5 +482,5 @@ def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> No
         (programs / name).symlink_to(shutil.which(name))
     environment = site.launcher.environment | {"PATH": str(programs)}
     done = site.launcher.run(*QUIET, "--terminal", "--", "true", env=environment)
-    error = complaint("--terminal: dtach and script are not installed")
+    error = complaint("--terminal: dtach is not installed")
     assert (done.returncode, done.stderr) == (125, error)
