@@ -4,7 +4,6 @@ So this file imports what pytest has imported, and the rest once a test has the 
 """
 
 import os
-import time
 from contextlib import contextmanager
 from functools import partial
 
@@ -23,9 +22,6 @@ _OPTIONS = {
     "gpus_missing": ("skip|fail", "what to do with a test that cannot have its GPUs (skip)"),
     "gpus_wait": ("TIME", "longest wait for busy GPUs, such as 10m; 0 for none (no limit)"),
 }
-_GPUS, _WAITED = "gpus", "gpus_waited_s"
-"""Properties of a test in reports, JUnit's included."""
-
 _LEASE: "pytest.StashKey[HeldLease]" = pytest.StashKey()
 
 
@@ -69,13 +65,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("gpus")
     if mark is None:
         return
-    began = time.monotonic()
     asked = _from_mark(item.config, mark)
-    lease = item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
-    item.user_properties += [
-        (_GPUS, ",".join(map(str, lease.gpus))),
-        (_WAITED, round(time.monotonic() - began, 1)),
-    ]
+    item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
 
 
 def _take_lease(config: pytest.Config, name: str, asked: "dict[str, object]") -> "HeldLease":
