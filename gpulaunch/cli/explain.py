@@ -301,10 +301,6 @@ def _sharing_parts(
     parts: list[Grid | Text] = [Text(title, "bold")]
     if explanation.sharing:
         parts.append(table)
-    if isinstance(decision, Grant) and decision.exclusive_reason:
-        parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
-    if chosen and chosen.verdict.caps:
-        parts.append(Text(f"{chosen.verdict.caps[-1]} % of the SMs: {chosen.verdict.why}"))
     if chosen and chosen.residents and (at := chosen.verdict.pace):
         names = [name_job(lease) for lease in chosen.residents] + ["this job"]
         each = ", ".join(
