@@ -181,16 +181,11 @@ def _wait_for_keys() -> list[str]:
         data = os.read(0, _LONGEST)
     except OSError:
         data = b""
-    return _keys_in(data) if data else ["q"]
-
-
-def _keys_in(data: bytes) -> list[str]:
-    """Return the keys in what a terminal sent; sequences that mean nothing here are left out."""
-    if data in _SEQUENCES:
-        return [_SEQUENCES[data]]
-    if data.startswith(b"\x1b"):
-        return []
-    return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
+    if not data:
+        return ["q"]
+    if data.startswith(b"\x1b"):  # of a key without a character; most mean nothing here
+        return [_SEQUENCES[data]] if data in _SEQUENCES else []
+    return [*data.decode(errors="ignore")]
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:

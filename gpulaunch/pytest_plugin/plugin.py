@@ -53,19 +53,15 @@ def _option(config: pytest.Config, name: str) -> str | None:
     return config.getoption(name) or config.getini(name) or None
 
 
-def _from_mark(config: pytest.Config, mark: pytest.Mark) -> "dict[str, object]":
-    if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
-        problem = TypeError("it takes one number of GPUs, and the rest by name")
-        raise _end_without_gpus(config, problem)
-    return {"gpus": mark.args[0] if mark.args else None, **mark.kwargs}
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lease the GPUs of a test before its fixtures are set up, unless it is skipped anyway."""
     mark = item.get_closest_marker("gpus")
     if mark is None:
         return
-    asked = _from_mark(item.config, mark)
+    if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
+        problem = TypeError("it takes one number of GPUs, and the rest by name")
+        raise _end_without_gpus(item.config, problem)
+    asked = {"gpus": mark.args[0] if mark.args else None, **mark.kwargs}
     item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
 
 
