@@ -227,15 +227,6 @@ class LogEvents(Events):
         """Log that it joins the queue."""
         _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
 
-    def first(self, reason: str, waited_s: float) -> None:
-        """Log that it is the first there."""
-        _log.info("first in the queue after %d s: %s", waited_s, reason)
-
-    def minute(self, waited_s: float, number: Callable[[], int]) -> None:
-        """Log that it still waits."""
-        if _log.isEnabledFor(logging.INFO):
-            _log.info("waiting for %d s as number %d in the queue", waited_s, number())
-
     def refusal(self, launch: Launch, decision: Wait | Refuse) -> GpulaunchError:
         """Return the error with a hint for programs."""
         if isinstance(decision, Refuse):

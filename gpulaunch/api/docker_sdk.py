@@ -90,8 +90,6 @@ def run_container(
 
     Args:
         client: client of an engine on this machine, such as docker.from_env().
-        image: name of the image.
-        command: what to run in it.
         gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
         profile: name or file of the job's profile; None for the one that the image's label names.
         wait: whether to queue for GPUs that are busy.
@@ -103,11 +101,7 @@ def run_container(
         What client.containers.run() returns: the container with detach=True, else its output.
 
     Raises:
-        UsageError: the request can never be granted, the engine is on another machine, or
-            device_requests is given.
-        WouldWaitError: the GPUs are busy, and waiting was not asked for.
-        TimedOutError: the GPUs were busy until wait_timeout.
-        FailedError: the engine, the machine or the table cannot be read.
+        GpulaunchError: as of allocate(), or the engine is on another machine, or does not answer.
         docker.errors.DockerException: as of client.containers.run(); the GPUs are free then.
 
     Example:

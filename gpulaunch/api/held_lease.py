@@ -4,8 +4,6 @@ import json
 import os
 import sys
 from collections.abc import MutableMapping
-from contextlib import suppress
-from io import FileIO
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import visible_gpus
@@ -53,34 +51,28 @@ class GroupCompanion:
     def __init__(self, share: Share, record_fd: int) -> None:
         import subprocess  # late: few programs share
 
-        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
-        # Closed with this object, also if the lease is thrown away without a release.
-        self._word = FileIO(write_end, "w")
         # A new open file description, which does not hold the lock of the record.
         record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 [
                     *(sys.executable, "-c", _PROGRAM, _PACKAGE),
-                    json.dumps([read_end, record_reader, share.group, share.pipe_directory]),
+                    json.dumps([record_reader, share.group, share.pipe_directory]),
                 ],
-                pass_fds=(read_end, record_reader),
-                stdin=subprocess.DEVNULL,
+                pass_fds=(record_reader,),
+                # Closed with this object, also if the lease is thrown away without a release.
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,
             )
         finally:
-            os.close(read_end)
             os.close(record_reader)
 
     def dismiss(self) -> None:
         """End the companion; call it when the group has been left."""
-        with suppress(OSError):
-            self._word.write(_DONE)
-        self._word.close()
-        self._process.wait()
+        self._process.communicate(_DONE)
 
 
 def leave_when_told(argument: str) -> None:
@@ -88,8 +80,8 @@ def leave_when_told(argument: str) -> None:
     from gpulaunch.sharing.share_group import ShareGroup  # late: few programs share
 
     forget_environment()
-    read_end, record_reader, uuids, directory = json.loads(argument)
-    if os.read(read_end, 1) != _DONE:
+    record_reader, uuids, directory = json.loads(argument)
+    if os.read(0, 1) != _DONE:
         wait_until_unlocked(record_reader)
         ShareGroup(open_table(described=True, warn=lambda _: None), uuids, directory).leave()
 

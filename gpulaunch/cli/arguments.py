@@ -15,7 +15,6 @@ from argparse import (
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from gpulaunch.cli.commands import EXAMPLES
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
@@ -63,9 +62,6 @@ class Parser(argparse.ArgumentParser):
         usage: str | None = None,
         **more: Any,  # noqa: ANN401
     ) -> None:
-        example = EXAMPLES.get(prog.removeprefix("gpulaunch "))
-        if example:
-            more["epilog"] = f"example: {example}"
         more |= {"allow_abbrev": False, "formatter_class": _LineFormatter}
         super().__init__(prog, usage, description, **more)
         self.color = False  # of Python 3.14: the text is the same for all versions

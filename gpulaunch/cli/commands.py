@@ -119,19 +119,6 @@ for _group in GROUPS.values():
         else:
             COMMANDS[_row.word] = _row
 
-EXAMPLES = {
-    "batch": "gpulaunch batch jobs.toml",
-    "drain": "gpulaunch drain 3 --reason 'fan is loud'",
-    "free": "gpulaunch free 4f1c",
-    "help": "gpulaunch help launch",
-    "logs": "gpulaunch logs -f exp7",
-    "reserve": "gpulaunch reserve -n 2 --for 2h",
-    "simulate": "gpulaunch simulate --topology dgx1-v100 --jobs jobs.toml",
-    "topo": "gpulaunch topo --topology dgx1-v100",
-    "undrain": "gpulaunch undrain 3",
-}
-"""Word -> line that shows its use, at the end of its --help."""
-
 OTHER_NAMES = {"cancel": "free", "ps": "status"}
 """Words of other programs that are commands here, too."""
 

@@ -8,7 +8,6 @@ import select
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -35,19 +34,16 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table_of
-from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.execute import clean_environment, own_command
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 
-_NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
 _LONGEST_STEM = 20
 _LONGEST_FILE = 60
 _SCRIPTS = (".py", ".sh")
-_PLACES = {1: "first", 2: "second", 3: "third"}
 _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
 
@@ -99,10 +95,9 @@ def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str
             f"{option}: the setting 'history = false' keeps jobs from being found again",
             "GPULAUNCH_HISTORY=true before the command is for this launch alone",
         )
-    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
-    if options.terminal and missing:
-        are = "is" if len(missing) == 1 else "are"
-        raise FailedError(f"--terminal: {' and '.join(missing)} {are} not installed")
+    for program in _TERMINAL_PROGRAMS:
+        if options.terminal and which(program) is None:
+            raise FailedError(f"--terminal: {program} is not installed")
     decision, _ = preview(launch, tell)
     if isinstance(decision, Refuse):
         raise UsageError(decision.reason)
@@ -133,7 +128,6 @@ def _logs_locked() -> Iterator[str]:
 
 def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     """Return the name of a launch: the given one, or the first that no recent launch has."""
-    since_s = time.time() - _NAMES_KEPT_S
     history = read_history(within_s=RECENT_S)
     snapshot = open_table_of(launch, tell).peek()
     own = os.geteuid()
@@ -141,8 +135,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
     live |= {one.name for one in history if one.exit_status is None and is_running(one)}
     if launch.name is None:
-        recent = {one.name for one in history if one.submitted_s > since_s}
-        return _free_name(launch.command, live | recent)
+        return _free_name(launch.command, live | {one.name for one in history})
     if launch.name in live:
         raise UsageError(
             f"a job of yours that has not ended is called {quoted(launch.name)}",
@@ -170,8 +163,7 @@ def _free_name(command: Sequence[str], taken: Collection[str | None]) -> str:
 
 def _file_name(name: str) -> str:
     """Return a name with a _ for each character that might do harm in a path, and not too long."""
-    safe = re.sub(r"[^\w.+=@-]", "_", name, flags=re.ASCII)
-    return re.sub(r"^\.", "_", safe)[:_LONGEST_FILE]
+    return re.sub(r"^\.|[^\w.+=@-]", "_", name, flags=re.ASCII)[:_LONGEST_FILE]
 
 
 def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO]:
@@ -196,19 +188,11 @@ def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO
 
 
 def _standing(answers: FileIO) -> str | None:
-    """Return what a launch does, such as "waits, first in line"; None if it has ended."""
+    """Return what a launch does, such as "is running on GPUs 0-3"; None if it has ended."""
     if not select.select([answers], [], [], _PATIENCE_S)[0]:
         return "has been started, but has neither GPUs nor a place in the queue yet"
     line = answers.readline()
-    if not line:
-        return None
-    said = json.loads(line)
-    if "gpus" in said:
-        return f"is running on {gpus_called(said['gpus'].split(','))}"
-    if "after" in said:
-        return f"waits for the end of {said['after']}"
-    place = _PLACES.get(said["number"], f"number {said['number']}")
-    return f"waits, {place} in line" + (f", probably {said['start']}" if said["start"] else "")
+    return str(json.loads(line)["standing"]) if line else None
 
 
 def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -> int:

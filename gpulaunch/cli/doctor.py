@@ -16,7 +16,6 @@ from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
-from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -113,8 +112,6 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
     if machine and not described:
         yield from _run("health", _check_health(machine))
     yield from _check_engines(settings, machine)
-    if machine:
-        yield from _run("cluster engine", _check_cluster_engine(machine))
 
 
 def _run(subject: str, check: Iterable[Finding]) -> Iterator[Finding]:
@@ -259,23 +256,3 @@ def _way_finding(offered: list[str], machine: Machine, settings: Options, way: s
         text = f"{origin}: this engine does not seem to offer {shown}, but {names or 'no way'}"
         return Finding(subject, "problem", text, "force none, or one that is offered")
     return Finding(subject, "ok", f"by {shown}" + (f", as {origin} says" if origin else ""))
-
-
-def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
-    """Check that a job of a cluster engine cannot reach other GPUs than its own."""
-    place = read_place(os.environ)
-    if place is None:
-        return
-    subject, count = "cluster engine", len(machine.topology.gpus)
-    names = place.grant.names if place.grant else None
-    if names is None:
-        yield Finding(subject, "ok", f"{place.title}, which names no GPUs as granted")
-        return
-    granted = gpus_text(len(names))
-    if len(names) >= count:
-        yield Finding(subject, "ok", f"{place.title}: {granted}, and no other is within reach")
-        return
-    text = f"{place.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
-    text += "others but CUDA_VISIBLE_DEVICES"
-    hint = "its administrator sets ConstrainDevices=yes in cgroup.conf"
-    yield Finding(subject, "warning", text, hint if place.engine == "slurm" else None)

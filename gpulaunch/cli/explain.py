@@ -185,8 +185,6 @@ def _decision_lines(document: Document, *, explained: bool = False) -> list[str]
         if document["utility"] is not None:
             lines.append(f"utility: {document['utility']:.2f}")
         lines += [f"env: {name}={value}" for name, value in document["env"].items()]
-    if document["assumed"] and not (explained and document["decision"] == "grant"):
-        lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
 
 
@@ -197,6 +195,8 @@ def _score_lines(document: Document) -> list[str]:
             unit = " GB/s" if name.endswith("_gb_per_s") else ""
             shown = name.removesuffix("_gb_per_s").replace("_", " ")
             lines.append(f"{shown}: {value:.4g}{unit}")
+    if document["assumed"]:
+        lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
 
 
@@ -301,10 +301,6 @@ def _sharing_parts(
     parts: list[Grid | Text] = [Text(title, "bold")]
     if explanation.sharing:
         parts.append(table)
-    if isinstance(decision, Grant) and decision.exclusive_reason:
-        parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
-    if chosen and chosen.verdict.caps:
-        parts.append(Text(f"{chosen.verdict.caps[-1]} % of the SMs: {chosen.verdict.why}"))
     if chosen and chosen.residents and (at := chosen.verdict.pace):
         names = [name_job(lease) for lease in chosen.residents] + ["this job"]
         each = ", ".join(

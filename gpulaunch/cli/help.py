@@ -4,11 +4,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from shlex import join
-from textwrap import wrap
+from typing import Any
 
-from gpulaunch.cli.arguments import LaunchParser, Parser, add_rows
+from gpulaunch.cli.arguments import SUPPRESS, LaunchParser, Parser, add_rows
 from gpulaunch.cli.commands import COMMANDS, GROUPS, OTHER_NAMES, TWO_WORDS, run_command
-from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, did_you_mean, nearest, printable, quoted
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 
@@ -44,7 +43,6 @@ What may be set, from the first of these that says it:
   -o NAME=VALUE on the command line; some have an option of their own, too
   GPULAUNCH_NAME in the environment
   name = "value" in ~/.config/gpulaunch/config.toml, then /etc/gpulaunch/config.toml"""
-_SETTINGS_COLUMN, _COMMANDS_COLUMN = 22, 15
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,46 +112,29 @@ def word_parser(first: str, description: str) -> Parser:
 def print_help() -> None:
     """Print the usage, all commands, the options that are used most, and examples."""
     parser = Parser("gpulaunch", _ABOUT, _USAGE, add_help=False, epilog=f"{_EXAMPLES}\n{_MORE}")
-    rows = [OPTIONS[name] for name in _USED_MOST.split()]
-    add_rows(parser, rows, "options that are used most")
-    text = parser.format_help()
-    begin = text.index("\noptions that are used most")
-    print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
-
-
-def _print_settings() -> None:
-    prepare_stdout()
-    print(_SETTINGS_HEAD)
-    width = max(20, shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2)
-    group = ""
-    for name, row in (*SETTINGS.items(), *TYPED.items()):
-        title = row.group if row.is_setting else "only with -o"
-        if title != group:
-            group = title
-            print(f"\n{group}:")
-        value = f"{row.value}: " if row.value else "true|false: "
-        print("\n".join(_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN, width)))
-
-
-def _entry(name: str, text: str, column: int, width: int) -> list[str]:
-    """Return the lines of a name, and of a text beside it from a column on."""
-    first, *others = wrap(text, width)
-    return [f"  {name:<{column - 3}} {first}", *(f"{'':<{column}}{other}" for other in others)]
-
-
-def _command_groups() -> str:
-    lines = []
     entries = dict(WORDS_WITHOUT_ROWS)
     for title, commands in GROUPS.items():
+        group = parser.add_argument_group(title)
         for command in commands:
             if " " not in command.word:
                 entries[f"{command.word} {command.arguments}".rstrip()] = command.summary
-        lines.append(f"{title}:")
         for shown, summary in entries.items():
-            lines += _entry(shown, summary, _COMMANDS_COLUMN, 62)
-        lines.append("")
+            group.add_argument(shown, help=summary)
         entries = {}
-    return "\n".join(lines[:-1])
+    add_rows(parser, [OPTIONS[name] for name in _USED_MOST.split()], "options that are used most")
+    parser.print_help()
+
+
+def _print_settings() -> None:
+    parser = Parser("gpulaunch help settings", _SETTINGS_HEAD, SUPPRESS, add_help=False)
+    groups: dict[str, Any] = {}
+    for name, row in (*SETTINGS.items(), *TYPED.items()):
+        title = row.group if row.is_setting else "only with -o"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        text = f"{row.value or 'true|false'}: {row.text}"
+        groups[title].add_argument(name, help=text.replace("%", "%%"))
+    parser.print_help()
 
 
 _MEANT = {

@@ -177,22 +177,22 @@ class Reporter(Events):
             listener.detached()
         announce(told, self._pipe, self._history)
 
-    def _answer(self, **said: object) -> None:
+    def _answer(self, standing: str) -> None:
         """Tell the process that detached this launch, if one did, what it does now, once."""
         if self._pipe is not None:
             pipe, self._pipe = self._pipe, None
-            answer(pipe, said)
+            answer(pipe, {"standing": standing})
 
     def comes_after(self, name: str) -> None:
         """Report that the launch waits for the end of another one."""
-        self._answer(after=name)
+        self._answer(f"waits for the end of {name}")
         if self._talks:
             say("info", f"waiting for the end of {name}")
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""
         self._joined_s = time.monotonic()
-        number, start = len(seen.tickets) + 1, ""
+        place, start = f"as number {len(seen.tickets) + 1} in the queue", ""
         for listener in self._listeners:
             listener.waiting(reason, seen)
         if self._talks:
@@ -202,10 +202,10 @@ class Reporter(Events):
                 predicted = predicted_start(self._launch, seen)
                 start = format_start(predicted.from_s, predicted.to_s) if predicted else ""
             then = f"; starts probably {start}" if start else ""
-            say("info", f"waiting as number {number} in the queue: {reason}{then}")
+            say("info", f"waiting {place}: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
-        self._answer(number=number, start=start)
+        self._answer(f"waits {place}" + (f", probably {start}" if start else ""))
         self._explain(self._launch)
 
     def first(self, reason: str, waited_s: float) -> None:
@@ -225,7 +225,7 @@ class Reporter(Events):
 
     def granted(self, keeper: Keeper) -> None:
         """Report that the launch has its GPUs."""
-        self._answer(gpus=keeper.grant.names)
+        self._answer(f"is running on {gpus_called(keeper.grant.names.split(','))}")
         self.has_job()
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained

@@ -4,12 +4,10 @@ A small process, the keeper, holds them: it is the launcher and the job of its l
 the command line that the user types. docs/decisions/reserve.md says why it is made so.
 """
 
-import json
 import os
 import select
 import shlex
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from typing import Any, NoReturn
 
 from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, tell_of
-from gpulaunch.cli.output import flush_stdout, print_json, say
+from gpulaunch.cli.output import Document, flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.assess import visible_gpus
@@ -85,19 +83,22 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError("there is no shell with which it could end", "add --keep")
     if sys.stdout is None:
         raise FailedError("stdout is closed, so nobody could know which GPUs are held")
-    # If stdin or stderr is closed, an end of the pair could get its number: move both away.
-    ours, other = (
-        socket.socket(fileno=out_of_the_way(end.detach())) for end in socket.socketpair()
-    )
+    # If stdin or stderr is closed, an end of the pipe could get its number: move both away.
+    read_end, write_end = map(out_of_the_way, os.pipe())
     # The keeper reads the machine itself, since nothing of NVML survives a fork.
     with_parent = end_with_parent(os.getpid())
     pid = os.fork()
     if pid == 0:
-        ours.close()
+        os.close(read_end)
         with_parent()
-        _reserve(given, leader, other)
-    other.close()
-    return _pass_on(given, ours, pid)
+        _reserve(given, leader, write_end)
+    os.close(write_end)
+    if os.read(read_end, 1):
+        return 0
+    status = os.waitpid(pid, 0)[1]  # of the keeper, which has said why
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPIPE:
+        os.kill(os.getpid(), signal.SIGPIPE)  # nobody reads our output, either
+    return exit_like(status)
 
 
 def make_parser() -> LaunchParser:
@@ -106,26 +107,7 @@ def make_parser() -> LaunchParser:
     return LaunchParser(_ROWS, "gpulaunch reserve", description=_ABOUT, usage=usage)
 
 
-def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
-    """Print what the keeper says, and let it go on then; return its exit status without GPUs."""
-    with keeper.makefile("rb") as stream:
-        line = stream.readline()
-    if not line:
-        return exit_like(os.waitpid(pid, 0)[1])
-    document, said = json.loads(line)
-    if "json" in given:
-        print_json(document)
-    else:
-        for name, value in document["env"].items():
-            print(f"export {name}={shlex.quote(value)}")
-    flush_stdout()
-    keeper.send(b".")
-    if "quiet" not in given:
-        say("info", said)
-    return 0
-
-
-def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoReturn:
+def _reserve(given: Given, leader: Process | None, parent: int) -> NoReturn:
     limit = given["for"]
     forced = {"time_limit": limit, "share": ("reserve", "false")}
     options = Options({**given, **forced}, os.environ)
@@ -139,26 +121,30 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
     reporter = Reporter(options)
     reporter.concerns(launch)
     keeper = acquire(launch, table, reporter, Keeper)
-    stand_apart(keeper.record.fd, parent.fileno())
+    try:
+        _print(keeper, given, leader)
+    except BaseException:
+        keeper.release()
+        raise
+    stand_apart(keeper.record.fd, parent)
     outlive_parent()
     reporter.granted(keeper)
     os.chdir("/")
-    with suppress(OSError):
-        parent.sendall(_told(keeper, leader) + b"\n")
-        if parent.recv(1):
-            parent.close()
-            _sleep_until_its_end(leader, keeper.lease.clock_s + (launch.time_limit_s or 0))
+    with suppress(OSError):  # the command line has been interrupted, so nobody uses the GPUs
+        os.write(parent, b".")
+        os.close(parent)
+        _sleep_until_its_end(leader, keeper.lease.clock_s + (launch.time_limit_s or 0))
     keeper.release()
     reporter.ended(0)  # each of its ends is as it should be
     os._exit(0)
 
 
-def _told(keeper: Keeper, leader: Process | None) -> bytes:
-    """Return what the keeper tells the command line: the document for --json, and a line."""
+def _print(keeper: Keeper, given: Given, leader: Process | None) -> None:
+    """Print what a shell needs to use the GPUs, and say until when they are held."""
     launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
     topology = launch.machine.topology
     until_s = time.time() + (lease.time_limit_s or 0)
-    document = {
+    document: Document = {
         "lease": lease.id,
         "name": launch.name,
         "topology": topology.name,
@@ -173,12 +159,19 @@ def _told(keeper: Keeper, leader: Process | None) -> bytes:
             lease_id=lease.id,
         ),
     }
+    if "json" in given:
+        print_json(document)
+    else:
+        for name, value in document["env"].items():
+            print(f"export {name}={shlex.quote(value)}")
+    flush_stdout()
+    if "quiet" in given:
+        return
     form = "%H:%M" if (lease.time_limit_s or 0) < _DAY_S else "%Y-%m-%d %H:%M"
     clock = time.strftime(form, time.localtime(until_s))
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
-    said = f"GPUs {keeper.grant.names} of {topology.name} are held until {clock}: {ends}"
-    return json.dumps([document, said]).encode()
+    say("info", f"GPUs {keeper.grant.names} of {topology.name} are held until {clock}: {ends}")
 
 
 def _session_leader() -> Process | None:

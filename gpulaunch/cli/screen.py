@@ -84,7 +84,33 @@ class Grid:
             shown.remove(column)
             if any(cell.plain for cell in self._cells(column)):
                 gone.append(name)
-        lines = self._drawn(shown, console, max(width, self._least_width(shown)))
+        *widths, last = map(self._width, shown)
+        others = sum(widths) + _GAP * len(widths)
+        widths.append(min(last, max(width, self._least_width(shown)) - others))
+        total = others + widths[-1]
+
+        def drawn(row: Sequence[Text], style: str) -> list[Text]:
+            cells = []
+            for column, cell_width in zip(shown, widths, strict=True):
+                cells.append(row[column].wrap(console, cell_width))
+            found = []
+            for parts in zip_longest(*cells, fillvalue=Text()):
+                line = Text(style=style)
+                for part, column, cell_width in zip(parts, shown, widths, strict=True):
+                    cell = part.copy()
+                    cell.align(
+                        "right" if self._columns[column] in self._right else "left", cell_width
+                    )
+                    line.append_text(cell).append(_GAP * " ")
+                line.rstrip()
+                found.append(line)
+            return found
+
+        rule = "-" if console.options.ascii_only else "─"
+        lines = drawn([Text(name, "bold") for name in self._columns], "")
+        lines.append(Text(rule * (min(total, _RULE) if width == _UNCUT else total)))
+        for row, style in self._rows:
+            lines += [row[0]] if len(row) == 1 else drawn(row, style)
         if gone:
             lines += Text(f"no room for: {', '.join(gone)}", "dim").wrap(console, width)
         return lines
@@ -103,38 +129,6 @@ class Grid:
         *widths, last = map(self._width, shown)
         least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
         return sum(widths) + min(last, least) + _GAP * len(widths)
-
-    def _drawn(self, shown: Sequence[int], console: Console, width: int) -> list[Text]:
-        """Return the headings, a rule, and the rows, whose last column has what room is left."""
-        *widths, last = map(self._width, shown)
-        room = width - sum(widths) - _GAP * len(widths)
-        widths.append(min(last, room))
-        total = width - room + widths[-1]
-
-        def joined(cells: Sequence[Text], style: str) -> Text:
-            line = Text(style=style)
-            for cell, column, cell_width in zip(cells, shown, widths, strict=True):
-                cell.align("right" if self._columns[column] in self._right else "left", cell_width)
-                line.append_text(cell).append(_GAP * " ")
-            line.rstrip()
-            return line
-
-        rule = "-" if console.options.ascii_only else "─"
-        lines = [
-            joined([Text(self._columns[column], "bold") for column in shown], ""),
-            Text(rule * (min(total, _RULE) if width == _UNCUT else total)),
-        ]
-        for row, style in self._rows:
-            if len(row) == 1:
-                lines.append(row[0])
-                continue
-            cells = []
-            for column, cell_width in zip(shown, widths, strict=True):
-                cells.append(row[column].wrap(console, cell_width))
-            for parts in zip_longest(*cells, fillvalue=Text()):
-                line = joined([part.copy() for part in parts], style)
-                lines.append(line)
-        return lines
 
 
 def fitted_lines(console: Console, part: Grid | Text) -> list[Text]:

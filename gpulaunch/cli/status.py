@@ -25,7 +25,6 @@ from gpulaunch.machine.find import Machine, ask_apart, look_again, read_health, 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_stopped, iso, parse_time, user_name
 from gpulaunch.records import as_dict
-from gpulaunch.sharing.membership import paces
 
 if TYPE_CHECKING:
     from gpulaunch.containers.held_leases import Standing
@@ -105,7 +104,11 @@ class Status:
         As long as there are problems, no launch is decided, so no GPU is free for one.
         """
         topology, leases = self.machine.topology, self.seen.leases
-        mark_of, pace_of = drains_by_gpu(topology, self.seen.drained), paces(topology, leases)
+        mark_of, pace_of = drains_by_gpu(topology, self.seen.drained), {}
+        if any(lease.share for lease in leases):
+            from gpulaunch.sharing.membership import paces  # late: few leases are shared
+
+            pace_of = paces(topology, leases)
         return {
             "topology": topology.name,
             "problems": [

@@ -122,7 +122,7 @@ def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
         else:
             steps.setdefault((job["engine"], job["id"], lease["user"]), []).append(lease)
     for ranks in steps.values():
-        ranks.sort(key=_rank_of)
+        ranks.sort(key=lambda lease: lease["engine_job"]["rank"] or 0)
         names: dict[str, str | None] = {}
         for lease in ranks:
             names |= zip(lease["uuids"], lease["gpu_names"], strict=True)
@@ -135,10 +135,6 @@ def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
         }
         rows.append(ranks[0] | merged)
     return rows
-
-
-def _rank_of(lease: Document) -> int:
-    return lease["engine_job"]["rank"] or 0
 
 
 def _lowest_gpu(lease: Document) -> int:

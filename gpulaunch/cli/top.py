@@ -17,7 +17,7 @@ from gpulaunch.cli import status
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import Console, Parts, Text, fitted_lines, make_console
-from gpulaunch.cli.status import StatusReader, of_user
+from gpulaunch.cli.status import StatusReader
 from gpulaunch.cli.status_table import gpus_view, job_in_full, title_of
 from gpulaunch.process.execute import own_command
 from gpulaunch.process.system import user_name
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         return status.main(["--gpus", *arguments])
     reader = StatusReader(options.topology)
     console = make_console(sys.stdout)
-    top = TopScreen(user_name(os.geteuid()), options.user)
+    top = TopScreen(user_name(os.geteuid()))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     while (key := top.show(reader, console)) != "q":
@@ -48,11 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> Parser:
     """Return the parser of the command line."""
-    parser = Parser(
-        "gpulaunch top",
-        "A live screen: GPUs, their jobs, and who waits.",
-    )
-    parser.add_argument("--user", metavar="NAME", help="only the jobs of one user")
+    parser = Parser("gpulaunch top", "A live screen: GPUs, their jobs, and who waits.")
     add_topology(parser)
     return parser
 
@@ -60,12 +56,13 @@ def make_parser() -> Parser:
 class TopScreen:
     """The content of the screen, what its user has selected, and what the keys do.
 
-    Jobs of `own`, who looks, are bold. `selected` is the id of a lease or ticket, or empty.
+    Jobs of `own`, who looks, are bold. `selected` is the id of a lease or ticket, or empty;
+    `document` is that of Status.
     """
 
-    def __init__(self, own: str, user: str | None = None) -> None:
-        self._own, self._user = own, user
-        self._document: Document = {}
+    def __init__(self, own: str) -> None:
+        self._own = own
+        self.document: Document = {}
         self.selected = ""
 
     def show(self, reader: StatusReader, console: Console) -> str:
@@ -74,7 +71,7 @@ class TopScreen:
         with _taken_terminal(console):
             while True:
                 if not keys:  # a key changes the view only
-                    self.update(reader.read())
+                    self.document = reader.read()
                 console.update_screen(Parts(*self.lines(datetime.now(timezone.utc), console)))
                 keys = _wait_for_keys()
                 for key in keys:
@@ -86,15 +83,10 @@ class TopScreen:
                     elif key == "escape":
                         self.selected = ""
 
-    def update(self, document: Document) -> None:
-        """Show another document from Status."""
-        self._document = document if self._user is None else of_user(document, self._user)
-
     def step(self, step: int) -> None:
         """Select another job: the next (1) or the one before (-1)."""
-        leased = [one for gpu in self._document["gpus"] for one in gpu["leases"]]
-        ids = [one for one in dict.fromkeys(leased) if one in self._records()]
-        ids += [ticket["id"] for ticket in self._document["queue"]]
+        leased = [one for gpu in self.document["gpus"] for one in gpu["leases"]]
+        ids = [*dict.fromkeys(leased), *(ticket["id"] for ticket in self.document["queue"])]
         if self.selected in ids:
             at = ids.index(self.selected) + step
             self.selected = ids[min(max(at, 0), len(ids) - 1)]
@@ -104,7 +96,7 @@ class TopScreen:
             self.selected = ""
 
     def _records(self) -> dict[str, Document]:
-        records = (*self._document["leases"], *self._document["queue"])
+        records = (*self.document["leases"], *self.document["queue"])
         return {record["id"]: record for record in records}
 
     def act_on_selected(self, key: str) -> None:
@@ -121,11 +113,11 @@ class TopScreen:
     def lines(self, now: datetime, console: Console) -> list[Text]:
         """Return the lines of the screen, as many as the terminal has."""
         lines = []
-        for part in gpus_view(self._document, now, self._user, self._style):
+        for part in gpus_view(self.document, now, style=self._style):
             lines += fitted_lines(console, part)
-        title = fitted_lines(console, Text(title_of(self._document), "bold"))
+        title = fitted_lines(console, Text(title_of(self.document), "bold"))
         record = self._records().get(self.selected)
-        job = Text(job_in_full(self._document, record, now), "cyan") if record else Text()
+        job = Text(job_in_full(self.document, record, now), "cyan") if record else Text()
         foot = fitted_lines(console, job)[: max(2, console.height // 8)]
         foot += fitted_lines(console, Text("q quit  j/k select a job, then f free  l log", "dim"))
         room = max(1, console.height - len(title) - len(foot))
@@ -189,16 +181,11 @@ def _wait_for_keys() -> list[str]:
         data = os.read(0, _LONGEST)
     except OSError:
         data = b""
-    return _keys_in(data) if data else ["q"]
-
-
-def _keys_in(data: bytes) -> list[str]:
-    """Return the keys in what a terminal sent; sequences that mean nothing here are left out."""
-    if data in _SEQUENCES:
-        return [_SEQUENCES[data]]
-    if data.startswith(b"\x1b"):
-        return []
-    return [_SEQUENCES.get(char.encode(), char) for char in data.decode(errors="ignore")]
+    if not data:
+        return ["q"]
+    if data.startswith(b"\x1b"):  # of a key without a character; most mean nothing here
+        return [_SEQUENCES[data]] if data in _SEQUENCES else []
+    return [*data.decode(errors="ignore")]
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:

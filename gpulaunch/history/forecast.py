@@ -285,7 +285,7 @@ class _QueueReplay:
         left: list[int] = []
         unwanted = set(self._all)  # by those that go before
         for at in self._pending:
-            ticket = self._waiting[at][0]
+            ticket, duration_s = self._waiting[at]
             limit_s = ticket.ends_within_s
             if not (unwanted or ticket.in_order) and (
                 limit_s is None
@@ -296,21 +296,17 @@ class _QueueReplay:
                 continue
             free = order.free_for(ticket)
             if len(free) >= ticket.gpus:
-                self._start(at, sorted(free)[: ticket.gpus])
+                self._starts[at] = self._now
+                taken = sorted(free)[: ticket.gpus]
+                for uuid in taken:
+                    self._free.remove(uuid)
+                    self._holders[uuid] = 1
+                    self._busy_until_s[uuid] = ENDLESS if limit_s is None else self._now + limit_s
+                end = (self._now + duration_s[self._draw], len(self._holders) + at, taken)
+                heappush(self._ends, end)
                 continue
             left.append(at)
             if not (ticket.choosy and self._now < ticket.passable_until_s):
                 order.add(ticket)
                 unwanted.difference_update(ticket.uuids)
         self._pending = left
-
-    def _start(self, at: int, uuids: Sequence[str]) -> None:
-        ticket, duration_s = self._waiting[at]
-        self._starts[at] = self._now
-        limit_s = ticket.ends_within_s
-        for uuid in uuids:
-            self._free.remove(uuid)
-            self._holders[uuid] = 1
-            self._busy_until_s[uuid] = ENDLESS if limit_s is None else self._now + limit_s
-        ends_s = self._now + duration_s[self._draw]
-        heappush(self._ends, (ends_s, len(self._holders) + at, tuple(uuids)))

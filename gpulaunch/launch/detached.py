@@ -81,7 +81,7 @@ def answer(pipe: int, said: dict[str, Any]) -> None:
     """Tell the process that detached this launch what it does now, and close the pipe.
 
     Args:
-        said: {"gpus": "0,3"}, {"number": 2, "start": "in 10 to 40 min"} or {"after": "exp6"}.
+        said: {"standing": "is running on GPUs 0,3"}, for example.
     """
     with suppress(OSError):  # nobody may wait for it any more
         os.write(pipe, f"{json.dumps(said)}\n".encode())

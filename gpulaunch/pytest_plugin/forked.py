@@ -1,13 +1,10 @@
 """Tests in child processes of pytest's, or of pytest-xdist's worker: CUDA ends with each test."""
 
+import multiprocessing
 import os
-import pickle
 import signal
-import sys
-import tempfile
 import warnings
-from contextlib import suppress
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -17,7 +14,9 @@ from gpulaunch.pytest_plugin.leases import take_lease  # noqa: F401  else each c
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from multiprocessing.connection import Connection
 
+_FORK = multiprocessing.get_context("fork")
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 
 
@@ -40,13 +39,42 @@ class ForkedTests:
         """Run all of the test in a child."""
         if self._in_child or item.get_closest_marker("gpus") is None:
             return
-        with tempfile.TemporaryFile() as file:
-            pid = _fork()
-            if pid == 0:
-                self._in_child = True
-                _run_and_exit(item, file)
-            item.stash[_REPORTS] = _wait_for_reports(item, pid, file)
+        item.stash[_REPORTS] = self._reports_of_child(item)
         raise _RunInChildError
+
+    def _reports_of_child(self, item: pytest.Item) -> list[pytest.TestReport]:
+        receiver, sender = _FORK.Pipe(duplex=False)
+        child = _FORK.Process(target=self._run, args=(item, os.getpid(), sender))
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads, which pytest-xdist has; the child needs none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child.start()
+        sender.close()
+        try:
+            data = receiver.recv()
+        except EOFError:
+            child.join()
+            number = -(child.exitcode or 0)
+            how = f"was ended by {signal.Signals(number).name}" if number > 0 else "left no reports"
+            pytest.fail(f"the process of this test {how}", pytrace=False)
+        except BaseException:  # Ctrl-C, or a time limit
+            child.kill()
+            raise
+        finally:
+            child.join()
+        from_data = item.config.hook.pytest_report_from_serializable
+        return [from_data(config=item.config, data=report) for report in data]
+
+    def _run(self, item: pytest.Item, parent: int, sender: "Connection") -> None:
+        """Run a test, in the child."""
+        end_with_parent(parent)()
+        self._in_child = True
+        # What the parent has set up is the parent's to tear down.
+        for finalizers, _ in item.session._setupstate.stack.values():  # noqa: SLF001
+            finalizers.clear()
+        reports = runtestprotocol(item, log=False, nextitem=None)
+        to_data = item.config.hook.pytest_report_to_serializable
+        sender.send([to_data(config=item.config, report=report) for report in reports])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
@@ -66,56 +94,3 @@ class ForkedTests:
             if report.failed:  # what earlier tests had set up could not be torn down
                 return report
         return next((one for one in reports if one.when == call.when), report)
-
-
-def _fork() -> int:
-    # What is buffered here would be written by both processes.
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        if stream:
-            stream.flush()
-    parent = os.getpid()
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads, which pytest-xdist has; the child needs none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        end_with_parent(parent)()
-    return pid
-
-
-def _run_and_exit(item: pytest.Item, file: IO[bytes]) -> NoReturn:
-    try:
-        # What the parent has set up is the parent's to tear down.
-        for finalizers, _ in item.session._setupstate.stack.values():  # noqa: SLF001
-            finalizers.clear()
-        reports = runtestprotocol(item, log=False, nextitem=None)
-        to_data = item.config.hook.pytest_report_to_serializable
-        data = [to_data(config=item.config, report=report) for report in reports]
-        pickle.dump(data, file)
-        file.flush()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-def _wait_for_reports(item: pytest.Item, pid: int, file: IO[bytes]) -> list[pytest.TestReport]:
-    """Wait for the end of the child; return its reports, or a failure if it left none."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except BaseException:  # Ctrl-C, or a time limit
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-        raise
-    file.seek(0)
-    data = file.read()
-    if not data:
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        how = f"was ended by {signal.Signals(number).name}" if number else "left no reports"
-        pytest.fail(f"the process of this test {how}", pytrace=False)
-    from_data = item.config.hook.pytest_report_from_serializable
-    reports = pickle.loads(data)  # noqa: S301  it is from our own child
-    return [from_data(config=item.config, data=report) for report in reports]

@@ -79,7 +79,10 @@ def _allocate(asked: Mapping[str, object]) -> HeldLease:
     kept: set[str] = set()
     while True:
         ended = threading.Event()
-        attempt = attempt_to_allocate(_without(asked, kept), ended.set)
+        excluded = asked.get("exclude") or ()
+        others = (excluded,) if isinstance(excluded, int | str) else excluded
+        without = {**asked, "exclude": [*others, *sorted(kept)]}  # type: ignore[misc]
+        attempt = attempt_to_allocate(without, ended.set)
         attempt.start()
         try:
             while not ended.wait(_LOOK_S):
@@ -102,15 +105,6 @@ def _allocate(asked: Mapping[str, object]) -> HeldLease:
         except BaseException:
             attempt.give_up()
             raise
-
-
-def _without(asked: Mapping[str, object], kept: set[str]) -> Mapping[str, object]:
-    if not kept:
-        return asked
-    excluded = asked.get("exclude", ())
-    if isinstance(excluded, int | str):
-        excluded = (excluded,)
-    return {**asked, "exclude": [*excluded, *sorted(kept)]}  # type: ignore[misc]
 
 
 def _kept_by_other_workers() -> set[str]:

@@ -4,7 +4,6 @@ So this file imports what pytest has imported, and the rest once a test has the 
 """
 
 import os
-import time
 from contextlib import contextmanager
 from functools import partial
 
@@ -23,9 +22,6 @@ _OPTIONS = {
     "gpus_missing": ("skip|fail", "what to do with a test that cannot have its GPUs (skip)"),
     "gpus_wait": ("TIME", "longest wait for busy GPUs, such as 10m; 0 for none (no limit)"),
 }
-_GPUS, _WAITED = "gpus", "gpus_waited_s"
-"""Properties of a test in reports, JUnit's included."""
-
 _LEASE: "pytest.StashKey[HeldLease]" = pytest.StashKey()
 
 
@@ -57,25 +53,16 @@ def _option(config: pytest.Config, name: str) -> str | None:
     return config.getoption(name) or config.getini(name) or None
 
 
-def _from_mark(config: pytest.Config, mark: pytest.Mark) -> "dict[str, object]":
-    if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
-        problem = TypeError("it takes one number of GPUs, and the rest by name")
-        raise _end_without_gpus(config, problem)
-    return {"gpus": mark.args[0] if mark.args else None, **mark.kwargs}
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lease the GPUs of a test before its fixtures are set up, unless it is skipped anyway."""
     mark = item.get_closest_marker("gpus")
     if mark is None:
         return
-    began = time.monotonic()
-    asked = _from_mark(item.config, mark)
-    lease = item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
-    item.user_properties += [
-        (_GPUS, ",".join(map(str, lease.gpus))),
-        (_WAITED, round(time.monotonic() - began, 1)),
-    ]
+    if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
+        problem = TypeError("it takes one number of GPUs, and the rest by name")
+        raise _end_without_gpus(item.config, problem)
+    asked = {"gpus": mark.args[0] if mark.args else None, **mark.kwargs}
+    item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
 
 
 def _take_lease(config: pytest.Config, name: str, asked: "dict[str, object]") -> "HeldLease":

@@ -97,7 +97,7 @@ def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
 
 
 def test_a_detached_launch_that_waits(site: Site) -> None:
-    """It says its place in line, or after whom it comes; freed by name or id, it ends with 143."""
+    """It says its place, or after whom it comes; freed by name or id, it ends with 143."""
 
     def said(name: str, *options: str) -> str:
         run = (*options, "--", "touch", "ran")
@@ -109,7 +109,7 @@ def test_a_detached_launch_that_waits(site: Site) -> None:
     assert said("z", "--after", "a:any") == " for the end of a; gpulaunch logs -f z\n"
     assert said("b", "-n", "8", "-q") == ""
     (id_,) = (name[-12:] for name in site.launcher.records() if ".ticket." in name)
-    assert re.match(", second in line, probably (in|within) ", said("c", "-n", "8"))
+    assert re.match(" as number 2 in the queue, probably (in|within) ", said("c", "-n", "8"))
     for text in (id_, id_[:4]):
         done = site.launcher.run("logs", text)
         assert (done.returncode, done.stdout) == (0, site.logs("b"))
@@ -482,5 +482,5 @@ def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> No
         (programs / name).symlink_to(shutil.which(name))
     environment = site.launcher.environment | {"PATH": str(programs)}
     done = site.launcher.run(*QUIET, "--terminal", "--", "true", env=environment)
-    error = complaint("--terminal: dtach and script are not installed")
+    error = complaint("--terminal: dtach is not installed")
     assert (done.returncode, done.stderr) == (125, error)

@@ -24,6 +24,6 @@ def test_a_new_command_is_one_module_and_one_row(
     assert main.run(["greet", "--loud", "you"]) == 3
     assert capsys.readouterr().out == "hello --loud you\n"
     main.run(["--help"])
-    assert "  greet NAME   say hello\n" in capsys.readouterr().out
+    assert "  greet NAME            say hello\n" in capsys.readouterr().out
     with pytest.raises(UsageError, match="'gpulaunch greet' runs no command, but -- is given"):
         main.run(["greet", "--", "true"])

@@ -232,7 +232,7 @@ def test_why_nobody_has_a_gpu() -> None:
 def top(waiting: int = 3, selected: str = "") -> TopScreen:
     """Return what alice sees of a box."""
     shown = TopScreen("alice")
-    shown.update(document(waiting=waiting))
+    shown.document = document(waiting=waiting)
     shown.selected = selected
     return shown
 
