@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from gpulaunch.containers.container import LEASE_LABEL, Asked, Container, Image
+from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
@@ -294,7 +294,7 @@ class ContainerLaunch(Record):
     Attributes:
         engine_id: the engine's own id.
         way: way by which GPUs get in: one of WAYS, or NO_WAY.
-        asked: the request for GPUs, or None.
+        asks_for_all: whether it asks for `all` GPUs.
         attached: whether the command that makes it stays until it has ended.
         passes_signals: whether that passes on the signals that it gets.
         container_id: its id if it exists already and is to be started again.
@@ -303,7 +303,7 @@ class ContainerLaunch(Record):
     client: EngineClient
     engine_id: str
     way: str
-    asked: Asked | None = None
+    asks_for_all: bool = False
     attached: bool = False
     passes_signals: bool = False
     container_id: str | None = None
