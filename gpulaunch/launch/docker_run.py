@@ -217,8 +217,8 @@ class DockerPorter(ContainerLeases):
     def removed(self) -> None:
         """Free what was taken for containers that were made here and are gone by now."""
         for container, keeper in [*self._fresh.items()]:
-            if keeper.followed.has_ended():
-                self._fresh.pop(container, None)
+            # Another thread may find that at the same time.
+            if keeper.followed.has_ended() and self._fresh.pop(container, None) is not None:
                 keeper.release()
 
     def take(self, launch: Launch, gone: int | None = None) -> ContainerKeeper:
