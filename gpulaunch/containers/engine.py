@@ -238,15 +238,13 @@ class EngineClient(ABC):
         """
 
     @abstractmethod
-    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
-        """Return what has happened to the container that container_of() returns, in order.
+    def last_action(self, container_id: str, since_s: float) -> str:
+        """Return the last of what has happened to a container: "start", "kill" or "stop".
+
+        After what docker calls stop a start may follow, and so it may if nobody knows.
 
         Args:
-            container_id: id of a container, or None.
-            since_s: time of the first event wanted, in seconds since 1970.
-
-        Returns:
-            Docker's words, of which start, kill, stop and destroy count; None if nobody keeps them.
+            since_s: time before which nothing matters, in seconds since 1970.
         """
 
     def pids(self, container: Container) -> set[int]:  # noqa: ARG002
