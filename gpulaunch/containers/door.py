@@ -217,7 +217,7 @@ class Door:
         """Send a request, and return the whole answer."""
         with closing(self._connect()) as engine:
             engine.sendall(request)
-            answer = _closing(b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b"")))
+            answer = b"".join(_answer_parts_of(engine))
         if not answer:
             raise ConnectionResetError
         return answer
@@ -264,13 +264,14 @@ def _remove(directory: str) -> None:
 def _read_head(sender: socket) -> tuple[bytes, bytes]:
     """Return the head of a message, and what has come after it; nothing if the sender has gone."""
     data = b""
-    while b"\r\n\r\n" not in data:
-        part = sender.recv(_PIECE_BYTES)
+    for part in _parts_of(sender):
         data += part
-        if not part or len(data) > _MOST_HEAD_BYTES:
-            return b"", b""
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
+        head, blank_line, rest = data.partition(b"\r\n\r\n")
+        if blank_line:
+            return head, rest
+        if len(data) > _MOST_HEAD_BYTES:
+            break
+    return b"", b""
 
 
 def _read_body(client: socket, fields: Sequence[str], rest: bytes) -> bytes:
@@ -372,21 +373,6 @@ def _status_of(answer: bytes) -> bytes:
     return (*answer.split(b" ", 2), b"")[1]
 
 
-def _closing(answer: bytes) -> bytes:
-    """Return an answer that says that the connection ends with it; nothing of a part of a head.
-
-    Not every engine repeats that, and a client would send its next request to nobody. An answer
-    that leaves HTTP stays as it is.
-    """
-    head, blank_line, rest = answer.partition(b"\r\n\r\n")
-    if not blank_line:
-        return b""
-    if _status_of(head) == b"101":
-        return answer
-    lines = _without(head.decode("latin-1").split("\r\n"), "connection")
-    return _message([*lines, "Connection: close"], rest)
-
-
 def _relay(client: socket, engine: socket) -> None:
     """Pass bytes between a client and the engine, until both directions have ended."""
     up_has_ended = allocate_lock()
@@ -399,25 +385,30 @@ def _relay(client: socket, engine: socket) -> None:
             up_has_ended.release()
 
     start_new_thread(pass_up, ())
-    _pass(_closing_parts_of(engine), engine, client)
+    _pass(_answer_parts_of(engine), engine, client)
     up_has_ended.acquire()
 
 
 def _parts_of(source: socket) -> Iterator[bytes]:
-    with suppress(ConnectionError):  # it has gone, and has not read all that it got
+    with suppress(OSError):  # it has gone, and has not read all that it got
         while part := source.recv(_PIECE_BYTES):
             yield part
 
 
-def _closing_parts_of(engine: socket) -> Iterator[bytes]:
-    """Yield an answer that says that the connection ends with it."""
-    head, parts = b"", _parts_of(engine)
-    for part in parts:
-        head += part
-        if answer := _closing(head):
-            yield answer
-            break
-    yield from parts
+def _answer_parts_of(engine: socket) -> Iterator[bytes]:
+    """Yield an answer that says that the connection ends with it; nothing of a part of a head.
+
+    Not every engine repeats that, and a client would send its next request to nobody. An answer
+    that leaves HTTP stays as it is.
+    """
+    head, rest = _read_head(engine)
+    if not head:
+        return
+    lines = head.decode("latin-1").split("\r\n")
+    if _status_of(head) != b"101":
+        lines = [*_without(lines, "connection"), "Connection: close"]
+    yield _message(lines, rest)
+    yield from _parts_of(engine)
 
 
 def _pass(parts: Iterable[bytes], source: socket, sink: socket) -> None:
@@ -427,7 +418,7 @@ def _pass(parts: Iterable[bytes], source: socket, sink: socket) -> None:
     all the same: who sends it may do so before it reads.
     """
     for part in parts:
-        with suppress(ConnectionError):
+        with suppress(OSError):
             sink.sendall(part)
     with suppress(OSError):
         sink.shutdown(SHUT_WR)
