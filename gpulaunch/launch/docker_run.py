@@ -417,9 +417,8 @@ def read_project_launch(
     """
     import subprocess  # late: few projects wait
 
-    words = line.argv[: len(line.argv) - len(line.rest) + line.words_end]
     done = subprocess.run(  # noqa: S603
-        [*words, "config", "--format", "json"], stdout=subprocess.PIPE, check=False
+        [*line.argv[: line.at], "config", "--format", "json"], stdout=subprocess.PIPE, check=False
     )
     if done.returncode:
         raise SystemExit(done.returncode)
@@ -445,7 +444,7 @@ def read_project_launch(
 
 def _needed(services: Mapping[str, Service], line: DockerLine) -> tuple[int | str, list[str]]:
     """Return how many GPUs services count, or "all", and which ones they name."""
-    words = line.rest[line.words_end + 1 :]
+    words = line.argv[line.at + 1 :]
     scaled = {}
     for word in words:
         if found := re.fullmatch(r"(.+)=(\d+)", word):
