@@ -17,7 +17,7 @@ import time
 from _socket import AF_UNIX, SHUT_RDWR, SHUT_WR, socket
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any, Protocol
 
 from gpulaunch.containers.docker.client import percent_encode
@@ -193,8 +193,9 @@ class Door:
             return b""
         if isinstance(document, dict):
             try:
-                with _end_of(client) as gone:
-                    self._porter.create(document, gone, send)
+                with select.epoll() as gone:  # tells that the client has gone, not that it sends
+                    gone.register(client, 0)
+                    self._porter.create(document, gone.fileno(), send)
             except NotHereError as missing:
                 line = f"GET /images/{percent_encode(str(missing))}/json HTTP/1.1"
                 answer = self._exchange(_message([line, "Host: docker", "Connection: close"]))
@@ -209,8 +210,9 @@ class Door:
             answer = self._exchange(_message(head))
             return container if _status_of(answer) in (b"204", b"304") else None
 
-        with _end_of(client) as gone:
-            self._porter.start(container, gone, send)
+        with select.epoll() as gone:
+            gone.register(client, 0)
+            self._porter.start(container, gone.fileno(), send)
         return answer
 
     def _exchange(self, request: bytes) -> bytes:
@@ -316,14 +318,6 @@ def _check_length(length: int) -> int:
     if not 0 <= length <= _MOST_BODY_BYTES:
         raise UsageError(f"the request has more than {_MOST_BODY_BYTES >> 20} MiB")
     return length
-
-
-@contextmanager
-def _end_of(client: socket) -> Iterator[int]:
-    """Yield a descriptor that is readable once a client has gone, and not when it sends more."""
-    with select.epoll() as gone:
-        gone.register(client, 0)
-        yield gone.fileno()
 
 
 def _words_in(target: str) -> list[str]:

@@ -221,9 +221,8 @@ class EngineClient(ABC):
             container_id: its id if it is older than the lease, or None.
         """
         if container_id is not None:
-            found = self.container(container_id)
-            # Another user's record may name any container: one of ours counts, by its whole id.
-            return found if found and found.lease_id and found.id == container_id else None
+            # Another user's record may name any container: the id is looked for among ours.
+            return self.container(container_id) if container_id in self.names(LEASE_LABEL) else None
         named = map(self.container, self.names(f"{LEASE_LABEL}={lease_id}"))
         mine = [found for found in named if found and found.lease_id == lease_id]
         # Others are containers of images that are gone.
