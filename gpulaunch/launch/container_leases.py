@@ -316,7 +316,9 @@ class ContainerLeases:
     def _is_over(self) -> bool:
         """Return whether the containers have had their GPUs for as long as they may."""
         limit_s, since_s = self.options.time_limit, self._granted_s
-        return bool(limit_s and since_s) and time.monotonic() - (since_s or 0) >= (limit_s or 0)
+        if not limit_s or since_s is None:
+            return False
+        return time.monotonic() - since_s >= limit_s
 
     def raise_if_ended(self) -> None:
         """Raise the error of a client that was ended for its time, or for idle GPUs."""

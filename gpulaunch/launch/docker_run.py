@@ -61,6 +61,7 @@ from gpulaunch.process.system import this_process
 from gpulaunch.records import replace
 
 _REPLACES = "com.docker.compose.replace"
+_HIDDEN = (*HOST_VARIABLES, *TLS_VARIABLES)  # from docker's client
 
 
 class DockerPorter(ContainerLeases):
@@ -345,8 +346,7 @@ def run_docker(
         job = Job(keep=None, before_signal=porter.before_signal)
         porter.process = job.process
         door.serve(porter)
-        hidden = dict.fromkeys((*HOST_VARIABLES, *TLS_VARIABLES))
-        job.start(line.argv_at_door, {**hidden, ADDRESS_VARIABLE: door.address})
+        job.start(line.argv_at_door, {**dict.fromkeys(_HIDDEN), ADDRESS_VARIABLE: door.address})
         status = porter.run_to_end(job)
     finally:
         door.close()
@@ -368,8 +368,7 @@ def first_launch(options: Options, line: DockerLine, events: Events) -> Launch:
     porter = DockerPorter(options, client, events, line, only_looks=True)
     door = Door(porter.client.address)
     door.serve(porter)
-    hidden = (*HOST_VARIABLES, *TLS_VARIABLES)
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    environment = {key: value for key, value in os.environ.items() if key not in _HIDDEN}
     try:
         done = subprocess.run(  # noqa: S603  the user's own command line
             line.argv_at_door,
