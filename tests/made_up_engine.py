@@ -17,7 +17,7 @@ class Boxes:
 
     Attributes:
         lists: what it has, from now on.
-        told: what it says has happened, one list after the other; the last one stays.
+        told: what it says has happened last, one after the other; the last one stays.
         ended: the containers that it was told to end.
     """
 
@@ -30,7 +30,7 @@ class Boxes:
 
     def __init__(self, *lists: list[Container]) -> None:
         self.lists = [*lists] or [[]]
-        self.told: list[list[str] | None] = [["destroy"]]
+        self.told = ["start"]
         self.ended: list[Container] = []
 
     def usual(self) -> "Boxes":
@@ -65,7 +65,7 @@ class Boxes:
     def names(self) -> dict[str, str]:
         return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 
-    def actions(self, *_: object) -> list[str] | None:
+    def last_action(self, *_: object) -> str:
         return self.told.pop(0) if len(self.told) > 1 else self.told[0]
 
     def pids(self, _container: Container) -> set[int]:

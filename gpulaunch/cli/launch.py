@@ -268,8 +268,8 @@ class Reporter(Events):
         options = self._options
         where = f" --topology {options.topology}" if "topology" in options.given else ""
         hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
-        asked = launch.container.asked if launch.container else None
-        if asked and asked.number == "all" and launch.request.gpus is None:
+        container = launch.container
+        if container and container.asks_for_all and launch.request.gpus is None:
             hint = (
                 "add --wait to queue, or -n 1 for one GPU; "
                 "the setting all_gpus says what 'all' means"
@@ -301,9 +301,8 @@ def _say_granted(launch: Launch, keeper: Keeper) -> None:
 
 def _say_less_than_all(launch: Launch, keeper: Keeper) -> None:
     """Say that docker's `all` is here less than what docker alone would give."""
-    asked = launch.container.asked if launch.container else None
     count, there = len(keeper.lease.uuids), len(launch.machine.topology.gpus)
-    if asked and asked.number == "all" and count < there:
+    if launch.container and launch.container.asks_for_all and count < there:
         say("info", f"all GPUs are asked for: here {count} of {there}")
 
 

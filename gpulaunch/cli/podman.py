@@ -22,7 +22,7 @@ def main(given: Given, argv: Sequence[str]) -> int:
         from gpulaunch.launch.podman_run import read_podman_launch, run_podman
 
         options = Options(given, os.environ)
-        read = read_podman_launch(options, command, name=options.name, warn=tell_of(options))
+        read = read_podman_launch(options, command, tell_of(options))
         if isinstance(read, Launch):
             return carry_out(
                 options, read, lambda launch, events: run_podman(options, command, launch, events)

@@ -215,7 +215,7 @@ def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
         return read_launch(options, job.command, name=name, warn=warn)
     if module_of(job.command[0]).endswith("docker"):
         return first_launch(options, read_line(job.command), Reporter(options, is_first=False))
-    found = read_podman_launch(options, read_command(job.command), name=name, warn=warn)
+    found = read_podman_launch(options, read_command(job.command), warn)
     if not isinstance(found, Launch):
         what = f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here"
         raise UsageError(f"{what}, so there is nothing to measure")

@@ -72,11 +72,6 @@ class AskedContainer(Record):
     variables: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
-    @property
-    def program(self) -> str:
-        """The engine's client."""
-        return self.title.partition(" ")[0]
-
     def variable(self, name: str) -> str | None:
         """Return the value of a variable, the last one that is given; None if none is."""
         values = [text.partition("=")[2] for text in self.variables if text.startswith(f"{name}=")]

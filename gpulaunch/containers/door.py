@@ -15,9 +15,9 @@ import time
 
 # As in client.py: `import socket` makes enums of all its constants, which costs 2.5 ms.
 from _socket import AF_UNIX, SHUT_RDWR, SHUT_WR, socket
-from _thread import start_new_thread
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any, Protocol
 
 from gpulaunch.containers.docker.client import percent_encode
@@ -29,11 +29,9 @@ _MOST_HEAD_BYTES = 1 << 20
 _MOST_BODY_BYTES = 64 << 20
 _STATUSES = {2: "400 Bad Request", 75: "409 Conflict", 124: "409 Conflict"}
 _NAME = "gpulaunch.door."
-_GONE = select.POLLHUP | select.POLLERR
 # accept may succeed later, once a descriptor or memory is free again.
 _BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 _BUSY_S = 0.1
-_LAST_INPUT_S = 60.0
 
 Document = dict[str, Any]
 """The body of a request."""
@@ -174,7 +172,7 @@ class Door:
             return
         with closing(self._connect()) as engine:
             engine.sendall(_message([line, *fields], rest))
-            _Relay(client, engine).run()
+            _relay(client, engine)
         if method == "DELETE" and "containers" in words:
             self._porter.removed()
 
@@ -195,8 +193,9 @@ class Door:
             return b""
         if isinstance(document, dict):
             try:
-                with _end_of(client) as gone:
-                    self._porter.create(document, gone, send)
+                with select.epoll() as gone:  # tells that the client has gone, not that it sends
+                    gone.register(client, 0)
+                    self._porter.create(document, gone.fileno(), send)
             except NotHereError as missing:
                 line = f"GET /images/{percent_encode(str(missing))}/json HTTP/1.1"
                 answer = self._exchange(_message([line, "Host: docker", "Connection: close"]))
@@ -211,15 +210,16 @@ class Door:
             answer = self._exchange(_message(head))
             return container if _status_of(answer) in (b"204", b"304") else None
 
-        with _end_of(client) as gone:
-            self._porter.start(container, gone, send)
+        with select.epoll() as gone:
+            gone.register(client, 0)
+            self._porter.start(container, gone.fileno(), send)
         return answer
 
     def _exchange(self, request: bytes) -> bytes:
         """Send a request, and return the whole answer."""
         with closing(self._connect()) as engine:
             engine.sendall(request)
-            answer = _closing(b"".join(iter(lambda: engine.recv(_PIECE_BYTES), b"")))
+            answer = b"".join(_answer_parts_of(engine))
         if not answer:
             raise ConnectionResetError
         return answer
@@ -266,13 +266,14 @@ def _remove(directory: str) -> None:
 def _read_head(sender: socket) -> tuple[bytes, bytes]:
     """Return the head of a message, and what has come after it; nothing if the sender has gone."""
     data = b""
-    while b"\r\n\r\n" not in data:
-        part = sender.recv(_PIECE_BYTES)
+    for part in _parts_of(sender):
         data += part
-        if not part or len(data) > _MOST_HEAD_BYTES:
-            return b"", b""
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
+        head, blank_line, rest = data.partition(b"\r\n\r\n")
+        if blank_line:
+            return head, rest
+        if len(data) > _MOST_HEAD_BYTES:
+            break
+    return b"", b""
 
 
 def _read_body(client: socket, fields: Sequence[str], rest: bytes) -> bytes:
@@ -317,14 +318,6 @@ def _check_length(length: int) -> int:
     if not 0 <= length <= _MOST_BODY_BYTES:
         raise UsageError(f"the request has more than {_MOST_BODY_BYTES >> 20} MiB")
     return length
-
-
-@contextmanager
-def _end_of(client: socket) -> Iterator[int]:
-    """Yield a descriptor that is readable once a client has gone, and not when it sends more."""
-    with select.epoll() as gone:
-        gone.register(client, 0)
-        yield gone.fileno()
 
 
 def _words_in(target: str) -> list[str]:
@@ -374,103 +367,57 @@ def _status_of(answer: bytes) -> bytes:
     return (*answer.split(b" ", 2), b"")[1]
 
 
-def _closing(answer: bytes) -> bytes:
-    """Return an answer that says that the connection ends with it; nothing of a part of a head.
+def _relay(client: socket, engine: socket) -> None:
+    """Pass bytes between a client and the engine, until both directions have ended."""
+    up_has_ended = allocate_lock()
+    up_has_ended.acquire()
+
+    def pass_up() -> None:
+        try:
+            _pass(_parts_of(client), client, engine)
+        finally:
+            up_has_ended.release()
+
+    start_new_thread(pass_up, ())
+    _pass(_answer_parts_of(engine), engine, client)
+    up_has_ended.acquire()
+
+
+def _parts_of(source: socket) -> Iterator[bytes]:
+    with suppress(OSError):  # it has gone, and has not read all that it got
+        while part := source.recv(_PIECE_BYTES):
+            yield part
+
+
+def _answer_parts_of(engine: socket) -> Iterator[bytes]:
+    """Yield an answer that says that the connection ends with it; nothing of a part of a head.
 
     Not every engine repeats that, and a client would send its next request to nobody. An answer
     that leaves HTTP stays as it is.
     """
-    head, blank_line, rest = answer.partition(b"\r\n\r\n")
-    if not blank_line:
-        return b""
-    if _status_of(head) == b"101":
-        return answer
-    lines = _without(head.decode("latin-1").split("\r\n"), "connection")
-    return _message([*lines, "Connection: close"], rest)
+    head, rest = _read_head(engine)
+    if not head:
+        return
+    lines = head.decode("latin-1").split("\r\n")
+    if _status_of(head) != b"101":
+        lines = [*_without(lines, "connection"), "Connection: close"]
+    yield _message(lines, rest)
+    yield from _parts_of(engine)
 
 
-class _Relay:
-    """Passes bytes between a client and the engine, until both directions have ended.
+def _pass(parts: Iterable[bytes], source: socket, sink: socket) -> None:
+    """Pass on what comes from one end of a connection, and its end as that: the other may go on.
 
-    The end of what one of them sends, as of a container's input or output, is passed on as that:
-    the other may go on. What a client has sent before it closed still reaches the engine. The
-    client's socket is closed only after the engine's: one that is closed with unread input in it
-    is a broken connection to the client, whatever the engine's last word was.
+    What a client has sent before it closed still reaches the engine, and what nobody hears is read
+    all the same: who sends it may do so before it reads.
     """
-
-    def __init__(self, client: socket, engine: socket) -> None:
-        client.setblocking(False)
-        engine.setblocking(False)
-        self._client, self._engine = client, engine
-        self._to_client = self._to_engine = self._head = b""
-        self._has_head, self._client_sends, self._engine_sends = False, True, True
-        self._client_is_there = self._engine_is_there = True
-
-    def run(self) -> None:
-        """Pass everything."""
-        while True:
-            of_client, of_engine = self._wait()
-            if of_client & _GONE:
-                self._client_is_there, self._to_client = False, b""
-            if of_engine & _GONE and not self._to_engine:
-                self._engine_is_there = False
-            self._pass_down(of_client, of_engine)
-            self._pass_up(of_client, of_engine)
-            if self._is_over():
-                return
-
-    def _is_over(self) -> bool:
-        if self._client_sends or self._to_engine:
-            return not self._engine_is_there and not (self._engine_sends or self._to_client)
-        return not self._client_is_there or not (self._engine_sends or self._to_client)
-
-    def _wait(self) -> tuple[int, int]:
-        """Wait until one of the two is ready for what is to be done; return what each is."""
-        if not self._client_is_there and self._client_sends and not self._to_engine:
-            return select.POLLIN, 0  # what it has sent is there
-        ends = select.poll()
-        if self._client_is_there:
-            reads = select.POLLIN if self._client_sends and not self._to_engine else 0
-            ends.register(self._client, reads | (select.POLLOUT if self._to_client else 0))
-        if not self._to_client or self._to_engine:  # one that has closed is always ready
-            reads = select.POLLIN if self._engine_sends and not self._to_client else 0
-            ends.register(self._engine, reads | (select.POLLOUT if self._to_engine else 0))
-        limit_s = None if self._client_is_there or self._engine_sends else _LAST_INPUT_S
-        ready = dict(ends.poll(limit_s and limit_s * 1000))
-        if not ready:  # nobody listens, and the engine takes nothing more
-            self._to_engine, self._client_sends = b"", False
-        return ready.get(self._client.fileno(), 0), ready.get(self._engine.fileno(), 0)
-
-    def _pass_down(self, of_client: int, of_engine: int) -> None:
-        """Pass on what the engine sends."""
-        if self._to_client and of_client & select.POLLOUT:
-            with suppress(BrokenPipeError):  # poll() will tell that it has gone
-                self._to_client = self._to_client[self._client.send(self._to_client) :]
-        elif self._engine_sends and not self._to_client and of_engine & ~select.POLLOUT:
-            part = b""
-            with suppress(ConnectionError):  # it has ended without reading all of its input
-                part = self._engine.recv(_PIECE_BYTES)
-            self._engine_sends = bool(part)
-            if not self._has_head:
-                self._head += part
-                part = _closing(self._head)
-                self._has_head = bool(part)
-            self._to_client = part if self._client_is_there else b""
-        if self._client_is_there and not (self._engine_sends or self._to_client):
-            with suppress(OSError):
-                self._client.shutdown(SHUT_WR)
-
-    def _pass_up(self, of_client: int, of_engine: int) -> None:
-        """Pass on what the client sends."""
-        if self._to_engine and of_engine & ~select.POLLIN:
-            sent = len(self._to_engine)
-            with suppress(ConnectionError):  # it takes no more, but may have said more
-                sent = self._engine.send(self._to_engine)
-            self._to_engine = self._to_engine[sent:]
-        elif self._client_sends and not self._to_engine and of_client & select.POLLIN:
-            with suppress(ConnectionError):
-                self._to_engine = self._client.recv(_PIECE_BYTES)
-            self._client_sends = bool(self._to_engine)
-            if not self._client_sends:
-                with suppress(OSError):
-                    self._engine.shutdown(SHUT_WR)
+    for part in parts:
+        with suppress(OSError):
+            sink.sendall(part)
+    with suppress(OSError):
+        sink.shutdown(SHUT_WR)
+    gone = select.poll()
+    gone.register(source, 0)
+    gone.poll()  # until it does not listen any more, either
+    with suppress(OSError):
+        sink.shutdown(SHUT_RDWR)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from gpulaunch.containers.container import LEASE_LABEL, Asked, Container, Image
+from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
@@ -237,15 +237,13 @@ class EngineClient(ABC):
         """
 
     @abstractmethod
-    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
-        """Return what has happened to the container that container_of() returns, in order.
+    def last_action(self, container_id: str, since_s: float) -> str:
+        """Return the last of what has happened to a container: "start", "kill" or "stop".
+
+        After what docker calls stop a start may follow, and so it may if nobody knows.
 
         Args:
-            container_id: id of a container, or None.
-            since_s: time of the first event wanted, in seconds since 1970.
-
-        Returns:
-            Docker's words, of which start, kill, stop and destroy count; None if nobody keeps them.
+            since_s: time before which nothing matters, in seconds since 1970.
         """
 
     def pids(self, container: Container) -> set[int]:  # noqa: ARG002
@@ -293,7 +291,7 @@ class ContainerLaunch(Record):
     Attributes:
         engine_id: the engine's own id.
         way: way by which GPUs get in: one of WAYS, or NO_WAY.
-        asked: the request for GPUs, or None.
+        asks_for_all: whether it asks for `all` GPUs.
         attached: whether the command that makes it stays until it has ended.
         passes_signals: whether that passes on the signals that it gets.
         container_id: its id if it exists already and is to be started again.
@@ -302,7 +300,7 @@ class ContainerLaunch(Record):
     client: EngineClient
     engine_id: str
     way: str
-    asked: Asked | None = None
+    asks_for_all: bool = False
     attached: bool = False
     passes_signals: bool = False
     container_id: str | None = None

@@ -6,7 +6,7 @@ their end means. docs/decisions/docker.md has the reasons.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 
@@ -201,11 +201,12 @@ class Followed:
         Raises:
             FailedError: the engine refuses.
         """
-        holder = self._holder()
-        if holder:
-            self._ended_by_us = True
-            self._client.end(holder, grace_s, before_signal)
-        return holder is not None
+        found = self._find()
+        if found is None or not found.holds:
+            return False
+        self._ended_by_us = True
+        self._client.end(found, grace_s, before_signal)
+        return True
 
     def wait(
         self,
@@ -236,14 +237,13 @@ class Followed:
                 time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
                 self._failures += 1
 
-    def _holder(self) -> Container | None:
-        """Return the container if it holds its GPUs."""
+    def _find(self) -> Container | None:
         client = self._client
         found = client.container_of(*self._of)
         if not found and client.info().id != self._engine_id:
             raise NoAnswerError(f"another {client.title} is at {client.address} now")
         self._seen = self._seen or found is not None
-        return found if found and found.holds else None
+        return found
 
     def _wait_for_end(self, command: Process | None, deadline_s: float | None) -> bool:
         """Wait until all has ended and return True, or return False at the deadline.
@@ -255,32 +255,33 @@ class Followed:
         while True:
             if command and not state_of(command):
                 command, ended_s = None, time.monotonic()
-            holder = self._holder()
+            found = self._find()
             self._failures = 0
-            wait_s = self._pause_s(holder, command, ended_s)
+            wait_s = self._pause_s(found, command, ended_s)
             if wait_s <= 0:
                 # It may have been started between two answers.
-                if self._holder() == holder:
+                if self._find() == found:
                     return True
                 continue
             if deadline_s is not None:
                 wait_s = min(wait_s, deadline_s - time.monotonic())
                 if wait_s <= 0:
                     return False
-            pids = [pid for pid in holder.watched if runs(pid)] if holder else []
+            pids = [pid for pid in found.watched if runs(pid)] if found else []
             wait_for_one([*pids, command.pid] if command else pids, wait_s)
-            if holder and holder.state != "created":
+            if found and found.holds and found.state != "created":
                 ended_s = time.monotonic()
 
-    def _pause_s(self, holder: Container | None, command: Process | None, ended_s: float) -> float:
+    def _pause_s(self, found: Container | None, command: Process | None, ended_s: float) -> float:
         """Return the seconds until the next look; 0 or less if all has ended.
 
         Args:
-            holder: the container, if it holds its GPUs.
+            found: the container, if it is there.
             command: the client command, or None once it has ended.
             ended_s: when the last of all that has ended was seen to, on the monotonic clock.
         """
         settled_s = ended_s - time.monotonic()
+        holder = found if found and found.holds else None
         if holder and holder.is_only_made and not command:
             # The command may have asked for a start at its end.
             return settled_s + START_FOLLOWS_S
@@ -292,23 +293,8 @@ class Followed:
             # No process tells of a container's start, or of the end of one that does not run.
             self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
             return self._look_s
-        if self._ended_by_us:
+        if self._ended_by_us or found is None:
             return settled_s
-        return settled_s + _settling_s(self._client.actions(*self._of, self._since_s))
-
-
-def _settling_s(actions: Sequence[str] | None) -> float:
-    """Return how long after its end docker restart may still start a container, in seconds.
-
-    Args:
-        actions: what has happened to it; None if nobody knows.
-    """
-    if actions is None:
-        return START_FOLLOWS_S
-    begun = max((at for at, action in enumerate(actions) if action == "start"), default=0)
-    last = actions[begun:]
-    if "destroy" in last:
-        return 0.0
-    if "stop" in last:
-        return START_FOLLOWS_S
-    return STOP_FOLLOWS_S if "kill" in last else 0.0
+        # docker restart may still start it.
+        follows_s = {"stop": START_FOLLOWS_S, "kill": STOP_FOLLOWS_S}
+        return settled_s + follows_s.get(self._client.last_action(found.id, self._since_s), 0.0)

@@ -35,10 +35,10 @@ _LOOK_S = 0.2
 
 
 class ContainerKeeper(Keeper):
-    """Keeps a lease for containers, together with the client that makes them and a companion.
+    """Keeps a lease for a container, together with the client that makes it and a companion.
 
     The companion is a process that takes the lease over when the launcher goes, and keeps it until
-    the client and the containers have ended.
+    the client and the container have ended.
 
     Args:
         share: its part of the GPUs, with a pipe directory unless the machine is described; None for
@@ -77,9 +77,9 @@ class ContainerKeeper(Keeper):
         self._ends_when_killed = is_cancelled_by_kill()
         self._overdue_s = None if limit_s is None else time.monotonic() + limit_s
         self.followed = Followed(container, record.id, beside_others=beside_others)
-        self._companion = Companion(self._act, record.fd) if forks else None
         self.job = None if process else Job(keep=record.fd)
         self.process = self.job.process if self.job else process or self.process
+        self._companion = Companion(self._act, record.fd) if forks else None
 
     def dismiss(self) -> None:
         """End the companions, and a client that was forked: the GPUs went to another launch."""
@@ -96,7 +96,7 @@ class ContainerKeeper(Keeper):
         If that has been killed meanwhile, another one is started for it.
 
         Args:
-            ends: whether it is to end the containers, as if the launcher was killed.
+            ends: whether it is to end the container, as if the launcher was killed.
         """
         word = b"" if ends else _TAKE_OVER
         if self._companion and not self._companion.tell(word):
@@ -104,11 +104,11 @@ class ContainerKeeper(Keeper):
         self.record.close()
         self.is_handed_over = True
 
-    def end(self, client: Process, grace_s: float) -> bool:
-        """End the containers and the client, in whatever order they depend on each other.
+    def end(self, grace_s: float) -> bool:
+        """End the container and the client, in whatever order they depend on each other.
 
         Args:
-            grace_s: seconds between TERM and KILL for the containers.
+            grace_s: seconds between TERM and KILL for the container.
 
         Returns:
             Whether there was a container to end.
@@ -118,9 +118,9 @@ class ContainerKeeper(Keeper):
         """
         before_signal = self.membership.take_off if self.membership else None
         found = self.followed.end(grace_s, before_signal)
-        # It tells the containers' status, and ends by itself a moment after them.
+        # The client tells the container's status, and ends by itself a moment after it.
         patience_s = max(grace_s, KILL_S)
-        end_all(lambda: {client.pid} if state_of(client) else set(), patience_s)
+        end_all(lambda: {self.process.pid} if state_of(self.process) else set(), patience_s)
         # It may have made another container before it ended.
         return self.followed.end(grace_s, before_signal) or found
 
@@ -132,12 +132,11 @@ class ContainerKeeper(Keeper):
         if not own:  # the launcher was killed before it had a lease
             return
         self.lease = own[0]
-        client = self.lease.job
         cancelled = not word and self._ends_when_killed
         self.followed.wait(
-            client,
+            self.process,
             time.monotonic() if cancelled else self._overdue_s,
-            end=lambda: self.end(client, self.launch.grace_s),
+            end=lambda: self.end(self.launch.grace_s),
             is_pointless=lambda: self.record.is_removed,
         )
         super().release()
@@ -317,7 +316,9 @@ class ContainerLeases:
     def _is_over(self) -> bool:
         """Return whether the containers have had their GPUs for as long as they may."""
         limit_s, since_s = self.options.time_limit, self._granted_s
-        return bool(limit_s and since_s) and time.monotonic() - (since_s or 0) >= (limit_s or 0)
+        if not limit_s or since_s is None:
+            return False
+        return time.monotonic() - since_s >= limit_s
 
     def raise_if_ended(self) -> None:
         """Raise the error of a client that was ended for its time, or for idle GPUs."""
@@ -384,9 +385,9 @@ class ContainerLeases:
                 keeper.hand_over(ends=ends)
 
     def _end_containers(self, keeper: ContainerKeeper, grace_s: float) -> bool:
-        """End the containers of a lease; return whether there was one, or perhaps still is."""
+        """End the container of a lease; return whether there was one, or perhaps still is."""
         try:
-            return keeper.end(keeper.process, grace_s)
+            return keeper.end(grace_s)
         except FailedError as problem:
             self.warn(problem.message)
             return True

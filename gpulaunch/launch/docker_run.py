@@ -61,6 +61,7 @@ from gpulaunch.process.system import this_process
 from gpulaunch.records import replace
 
 _REPLACES = "com.docker.compose.replace"
+_HIDDEN = (*HOST_VARIABLES, *TLS_VARIABLES)  # from docker's client
 
 
 class DockerPorter(ContainerLeases):
@@ -217,8 +218,8 @@ class DockerPorter(ContainerLeases):
     def removed(self) -> None:
         """Free what was taken for containers that were made here and are gone by now."""
         for container, keeper in [*self._fresh.items()]:
-            if keeper.followed.has_ended():
-                self._fresh.pop(container, None)
+            # Another thread may find that at the same time.
+            if keeper.followed.has_ended() and self._fresh.pop(container, None) is not None:
                 keeper.release()
 
     def take(self, launch: Launch, gone: int | None = None) -> ContainerKeeper:
@@ -345,8 +346,7 @@ def run_docker(
         job = Job(keep=None, before_signal=porter.before_signal)
         porter.process = job.process
         door.serve(porter)
-        hidden = dict.fromkeys((*HOST_VARIABLES, *TLS_VARIABLES))
-        job.start(line.argv_at_door, {**hidden, ADDRESS_VARIABLE: door.address})
+        job.start(line.argv_at_door, {**dict.fromkeys(_HIDDEN), ADDRESS_VARIABLE: door.address})
         status = porter.run_to_end(job)
     finally:
         door.close()
@@ -368,8 +368,7 @@ def first_launch(options: Options, line: DockerLine, events: Events) -> Launch:
     porter = DockerPorter(options, client, events, line, only_looks=True)
     door = Door(porter.client.address)
     door.serve(porter)
-    hidden = (*HOST_VARIABLES, *TLS_VARIABLES)
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    environment = {key: value for key, value in os.environ.items() if key not in _HIDDEN}
     try:
         done = subprocess.run(  # noqa: S603  the user's own command line
             line.argv_at_door,
@@ -417,9 +416,8 @@ def read_project_launch(
     """
     import subprocess  # late: few projects wait
 
-    words = line.argv[: len(line.argv) - len(line.rest) + line.words_end]
     done = subprocess.run(  # noqa: S603
-        [*words, "config", "--format", "json"], stdout=subprocess.PIPE, check=False
+        [*line.argv[: line.at], "config", "--format", "json"], stdout=subprocess.PIPE, check=False
     )
     if done.returncode:
         raise SystemExit(done.returncode)
@@ -445,7 +443,7 @@ def read_project_launch(
 
 def _needed(services: Mapping[str, Service], line: DockerLine) -> tuple[int | str, list[str]]:
     """Return how many GPUs services count, or "all", and which ones they name."""
-    words = line.rest[line.words_end + 1 :]
+    words = line.argv[line.at + 1 :]
     scaled = {}
     for word in words:
         if found := re.fullmatch(r"(.+)=(\d+)", word):

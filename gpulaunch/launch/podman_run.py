@@ -23,16 +23,9 @@ from gpulaunch.machine.drivers import DEFAULT_DRIVER
 
 
 def read_podman_launch(
-    options: Options,
-    command: PodmanCommand,
-    *,
-    name: str | None,
-    warn: Callable[[str], None],
+    options: Options, command: PodmanCommand, warn: Callable[[str], None]
 ) -> Launch | tuple[str, ...]:
     """Read and check everything that a podman command needs which makes or starts containers.
-
-    Args:
-        name: name that the user gave the job, or None.
 
     Returns:
         The launch; or the command line to run without a lease, because it needs no GPU or has one.
@@ -41,7 +34,7 @@ def read_podman_launch(
         UsageError: something asked for does not exist or is impossible.
         FailedError: podman or the machine does not answer.
     """
-    client = client_of(command)
+    client, name = client_of(command), options.name
     if command.starts:
         found = [one for name in command.operands if (one := client.container(name))]
         made = [one for one in found if one.lease_id and one.uuids]
@@ -56,10 +49,6 @@ def read_podman_launch(
             )
         return read_container_start(options, client, without[0], command.argv, name=name, warn=warn)
     asked = asked_gpus(command, os.environ)
-    if asked and asked.nothing:
-        plain = with_gpus(command, (), DEFAULT_DRIVER, {}, {})
-    else:
-        plain = command.argv
     launch = read_container_launch(
         options,
         client,
@@ -71,7 +60,9 @@ def read_podman_launch(
         name=name,
         warn=warn,
     )
-    return launch or plain
+    if launch is None and asked and asked.nothing:
+        return with_gpus(command, (), DEFAULT_DRIVER, {}, {})
+    return launch or command.argv
 
 
 def run_podman(options: Options, command: PodmanCommand, launch: Launch, events: Events) -> int:

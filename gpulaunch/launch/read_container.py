@@ -60,7 +60,7 @@ def read_container_launch(
         return None
     if "share" not in options.given and (client.cannot_share or not container.runs):
         options = options.but(share=(container.title, "false"))  # `share = true` of the settings
-    wanted = _merge_asked_gpus(options, container, asked)
+    wanted = _merge_asked_gpus(options, client.program, asked)
     if asked and asked.number == "all":
         meant = options.all_gpus
         origin = options.origin("all_gpus") if meant else asked.text
@@ -87,7 +87,7 @@ def read_container_launch(
             client=client,
             engine_id=info.id,
             way=way,
-            asked=asked,
+            asks_for_all=asked is not None and asked.number == "all",
             attached=container.attached and container.runs,
             passes_signals=container.passes_signals,
         ),
@@ -159,7 +159,7 @@ def _gpus_named(options: Options) -> str:
     return " and ".join(options.origin(name) for name in ("gpus", "only") if name in options.given)
 
 
-def _merge_asked_gpus(options: Options, container: AskedContainer, asked: Asked | None) -> Options:
+def _merge_asked_gpus(options: Options, program: str, asked: Asked | None) -> Options:
     """Return what is asked for as options of ours: a count is -n, devices are all of --only.
 
     `all` is none: it means whatever there is, and how many that are is said by our own options and
@@ -167,7 +167,7 @@ def _merge_asked_gpus(options: Options, container: AskedContainer, asked: Asked 
     """
     if asked is None or asked.number == "all":
         return options
-    says = f"{container.program}'s {asked.text}"
+    says = f"{program}'s {asked.text}"
     count = asked.number or str(len(asked.devices))
     if "gpus" in options.given and options.given["gpus"][1] != count:
         raise UsageError(f"{options.origin('gpus')} and {says} disagree")
@@ -247,10 +247,10 @@ def choose_way(
         origin = options.origin("container_gpus")
         if container.runtime:
             raise UsageError(
-                f"{origin} and {container.program}'s runtime {container.runtime} disagree"
+                f"{origin} and {client.program}'s runtime {container.runtime} disagree"
             )
         wanted = describe_way(forced, topology.driver)
-        raise UsageError(f"{origin}: {container.program} has no {wanted}")
+        raise UsageError(f"{origin}: {client.program} has no {wanted}")
     restarts = container.restart_policy is not None
     ways = [way for way in client.ways_into(info, topology) if way in allowed]
     if restarts and not info.cdi_returns:

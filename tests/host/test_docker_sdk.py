@@ -179,19 +179,16 @@ def test_our_client_reads_what_the_sdk_reads(host: Host, client: docker.DockerCl
 
 
 def test_our_client_hears_what_the_sdk_hears(host: Host, client: docker.DockerClient) -> None:
-    """The events of a lease's containers are the same, in the same order, by both clients."""
+    """The last event of a lease's container that counts is the same by both clients."""
     began_s = int(time.time())
     host.detached("docker", "run", "-d", "--name", "box", IMAGE, "sleep", "60")
-    lease_id = host.lease()["id"]
+    container_id = client.containers.get("box").id
     host.do("exec", "box", "true")  # as healthchecks are, of which a watcher hears nothing
-    for words in (("restart", "-t", "0"), ("kill",), ("rm",)):
-        host.do("container", *words, "box")
     own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
-    until_s = int(time.time()) + 1
-    heard = own.actions(lease_id, None, began_s)
-    told = client.events(
-        since=began_s, until=until_s, filters={"label": f"{LEASE_LABEL}={lease_id}"}, decode=True
-    )
-    decisive = ("destroy", "kill", "start", "stop")
-    assert heard == [event["Action"] for event in told if event["Action"] in decisive]
-    assert (heard[0], heard[-1]) == ("start", "destroy")
+    for words, want in ((("restart", "-t", "0"), "start"), (("kill",), "kill"), (("rm",), "kill")):
+        host.do("container", *words, "box")
+        heard, until_s = own.last_action(container_id, began_s), int(time.time()) + 1
+        of = {"container": container_id}
+        told = client.events(since=began_s, until=until_s, filters=of, decode=True)
+        decisive = [one["Action"] for one in told if one["Action"] in ("kill", "start", "stop")]
+        assert heard == decisive[-1] == want

@@ -49,7 +49,6 @@ _CDI_RETURNS = (28, 2)  # the first version that starts containers with CDI agai
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = ["destroy", "kill", "start", "stop"]  # events that tell an end from a restart
 
 
 class _ConflictError(RefusedByEngineError):
@@ -114,15 +113,13 @@ class DockerClient(EngineClient):
             content, lambda answer: {one["Id"]: str(one["Labels"][LEASE_LABEL]) for one in answer}
         )
 
-    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str]:
-        """Return what has happened to a lease's containers."""
-        of = {"label": [f"{LEASE_LABEL}={lease_id}"]}
-        if container_id is not None:
-            of = {"container": [container_id]}
-        filters = percent_encode(json.dumps({**of, "event": _DECISIVE}))
+    def last_action(self, container_id: str, since_s: float) -> str:
+        """Return the last of what has happened to a container."""
+        wanted = {"container": [container_id], "event": ["kill", "start", "stop"]}
+        filters = percent_encode(json.dumps(wanted))
         query = f"since={since_s:.6f}&until={time.time():.6f}&filters={filters}"
-        lines = self._send("GET", f"/events?{query}").splitlines()
-        return [self._parse(line, lambda event: str(event["Action"])) for line in lines if line]
+        lines = self._send("GET", f"/events?{query}").rstrip().splitlines()
+        return self._parse(lines[-1], lambda event: str(event["Action"])) if lines else "start"
 
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""

@@ -280,7 +280,7 @@ def check_sharing(
     host = document.get("HostConfig") or {}
     if not asked.runs:
         raise UsageError(
-            f"{asked.title}: only {asked.program} run shares GPUs",
+            f"{asked.title}: only docker run shares GPUs",
             "--exclusive gives it GPUs of its own",
         )
     if "rootless" in security:

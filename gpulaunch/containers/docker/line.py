@@ -43,22 +43,20 @@ class DockerLine(Record):
         argv: it, with docker itself as the program.
         alias: name by which it was called if that is another one, such as nvidia-docker.
         options: flags before the subcommand.
-        rest: words from the subcommand on.
         word: what is to be done, such as "run", or "compose up"; "" if nothing is made or started.
-        words_end: index in rest of the word that says so.
+        at: index in argv of the word that says so.
     """
 
     argv: tuple[str, ...]
     alias: str | None
     options: tuple[Flag, ...]
-    rest: tuple[str, ...]
     word: str
-    words_end: int
+    at: int
 
     @property
     def title(self) -> str:
         """Program and subcommand, for messages."""
-        return f"docker {self.word}" if self.word else " ".join(("docker", *self.rest[:2]))
+        return f"docker {self.word}".rstrip()
 
     @property
     def is_compose(self) -> bool:
@@ -87,15 +85,14 @@ def read_line(argv: Sequence[str]) -> DockerLine:
     alias = os.path.basename(argv[0])
     argv = (argv[0] if alias == "docker" else "docker", *argv[1:])
     options = tuple(read_flags(argv, 1, _VALUED))
-    rest = argv[options[-1].end if options else 1 :]
-    word, words_end = _find_word(rest)
-    return DockerLine(argv, None if alias == "docker" else alias, options, rest, word, words_end)
+    word, at = _find_word(argv, options[-1].end if options else 1)
+    return DockerLine(argv, None if alias == "docker" else alias, options, word, at)
 
 
-def _find_word(rest: Sequence[str]) -> tuple[str, int]:
+def _find_word(argv: Sequence[str], begin: int) -> tuple[str, int]:
     """Return what makes or starts containers, "" if nothing does, and its place."""
-    places = [at for at, word in enumerate(rest) if word != "--"]  # docker skips it here, too
-    first, second = (*(rest[at] for at in places[:2]), "", "")[:2]
+    places = [at for at in range(begin, len(argv)) if argv[at] != "--"]  # docker skips it, too
+    first, second = (*(argv[at] for at in places[:2]), "", "")[:2]
     if second == "--help":  # -h is the host's name for run
         return "", 0
     if first in _MAKES:
@@ -103,9 +100,10 @@ def _find_word(rest: Sequence[str]) -> tuple[str, int]:
     if first == "container" and second in _MAKES:
         return second, places[1]
     if first == "compose":
-        at = max((flag.end for flag in read_flags(rest, places[0] + 1, _OF_COMPOSE)), default=1)
-        if at < len(rest) and rest[at] in _COMPOSE_MAKES:
-            return f"compose {rest[at]}", at
+        at = places[0] + 1
+        at = max((flag.end for flag in read_flags(argv, at, _OF_COMPOSE)), default=at)
+        if at < len(argv) and argv[at] in _COMPOSE_MAKES:
+            return f"compose {argv[at]}", at
     return "", 0
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from gpulaunch.containers.container import LEASE_LABEL, Container, Image
+from gpulaunch.containers.container import Container, Image
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -111,21 +111,21 @@ class PodmanClient(EngineClient):
             content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
         )
 
-    def actions(self, lease_id: str, container_id: str | None, since_s: float) -> list[str] | None:
-        """Return what has happened; None if podman keeps no events, or hides them."""
-        of = f"container={container_id}" if container_id else f"label={LEASE_LABEL}={lease_id}"
+    def last_action(self, container_id: str, since_s: float) -> str:
+        """Return the last of what has happened; podman may keep no events, or hide them."""
         since = datetime.fromtimestamp(since_s, timezone.utc).isoformat().replace("+00:00", "Z")
-        words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
+        words = ("--stream=false", "--format", "json", "--since", since)
         try:
-            lines = self._ask("events", *words).split(b"\n")
+            lines = self._ask("events", *words, "--filter", f"container={container_id}").split(
+                b"\n"
+            )
         except RefusedByEngineError:
-            return None
-        actions = []
+            return "stop"
+        last = "start"
         for line in filter(None, lines):
             status = self._parse(line, lambda event: str(event["Status"]))
-            if status in _ACTIONS:
-                actions.append(_ACTIONS[status])
-        return actions
+            last = {"restart": "stop", "start": "start"}.get(status, last)
+        return last
 
     def end(
         self,
@@ -196,8 +196,6 @@ _STATES = {
     "exited": "exited",
     "removing": "removing",
 }
-_ACTIONS = {"remove": "destroy", "restart": "stop", "start": "start"}
-"""Podman's events that decide, in docker's words: what docker calls stop, a start may follow."""
 
 _CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _FIRST_WITH_CDI = (4, 1)
