@@ -18,7 +18,7 @@ from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import Console, Parts, Text, fitted_lines, make_console
 from gpulaunch.cli.status import StatusReader
-from gpulaunch.cli.status_table import gpus_view, job_in_full, title_of
+from gpulaunch.cli.status_table import gpus_view, job_in_full, title_of, waiting
 from gpulaunch.process.execute import own_command
 from gpulaunch.process.system import user_name
 
@@ -115,7 +115,9 @@ class TopScreen:
         lines = []
         for part in gpus_view(self.document, now, style=self._style):
             lines += fitted_lines(console, part)
-        title = fitted_lines(console, Text(title_of(self.document), "bold"))
+        count = len(waiting(self.document))
+        total = f", {count} waiting" if count else ""
+        title = fitted_lines(console, Text(title_of(self.document) + total, "bold"))
         record = self._records().get(self.selected)
         job = Text(job_in_full(self.document, record, now), "cyan") if record else Text()
         foot = fitted_lines(console, job)[: max(2, console.height // 8)]

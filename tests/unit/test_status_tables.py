@@ -238,12 +238,19 @@ def top(waiting: int = 3, selected: str = "") -> TopScreen:
 
 
 def test_the_screen_is_full_and_no_more() -> None:
-    """Whatever its size, the screen has exactly its lines, none of which is too long."""
+    """Whatever its size, the screen has exactly its lines, none of which is too long.
+
+    How many wait is told above, since the queue may be out of sight.
+    """
     sizes = ((120, 40), (80, 24), (40, 12), (20, 10))
     for (width, height), selected in product(sizes, ("", "abcd00000001", "000000000040")):
         lines = top(40, selected).lines(NOW, screen(width, height))
         assert len(lines) == height, selected
         assert max(line.cell_len for line in lines) <= width, selected
+    assert (
+        top(40).lines(NOW, screen(80, 12))[0].plain
+        == "box: 2 of 8 GPUs free: 6-7 (test), 40 waiting"
+    )
 
 
 def test_selection_goes_through_leases_and_tickets() -> None:
@@ -268,7 +275,7 @@ def test_a_selected_job_is_shown_in_full() -> None:
     reverse = [line.plain for line in lines if "reverse" in str(line.style)]
     assert [line[0] for line in reverse] == ["0", "1", "2", "3"]
     bold = [line.plain.split()[0] for line in lines if "bold" in str(line.style)]
-    assert bold == ["box:", "0", "1", "2", "3", "exp2"]
+    assert bold == ["box:", "waiting", "0", "1", "2", "3", "exp2"]  # the title is on two lines
 
 
 # Metrics
