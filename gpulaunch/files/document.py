@@ -200,7 +200,7 @@ def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None
 
 
 def parse_toml(origin: str, text: str) -> dict[str, Any]:
-    """Parse TOML from a file or elsewhere, such as an image's label.
+    """Parse TOML from a file or elsewhere.
 
     Raises:
         UsageError: the text is no TOML.

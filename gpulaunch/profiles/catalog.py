@@ -4,7 +4,7 @@ A profile is read whole: its file over the base that it names, with the variant 
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -27,15 +27,8 @@ PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
 A batch puts the profiles of its job file there.
 """
 
-MAX_LABEL_CHARACTERS = 8192
-
-Find = Callable[[str, str], str]
-"""Find a profile's path: takes the name or path asked for, and the path of the asking file."""
-
 _ORIGIN = {"source", "measured_on", "estimated"}
 """Keys that say where the figures beside them come from."""
-
-_INSTEAD = "--profile NAME is used instead of what an image says"
 
 
 def _profile_directories() -> list[str]:
@@ -112,11 +105,7 @@ def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
 
 
 class Label(Record):
-    """A profile in a container image.
-
-    Attributes:
-        text: name of a profile that can be found here, or a whole profile as TOML.
-    """
+    """What a label of a container image says of the job's profile."""
 
     image: str
     key: str
@@ -124,35 +113,21 @@ class Label(Record):
 
 
 def labelled_profile(label: Label) -> Profile:
-    """Read the profile that an image's label names or contains.
+    """Read the profile that an image's label names.
 
     Raises:
-        UsageError: there is no such profile, or it is wrong, or longer than MAX_LABEL_CHARACTERS.
+        UsageError: there is no such profile, or it is wrong. An image chooses no file of this host.
     """
-    if len(label.text) > MAX_LABEL_CHARACTERS:
-        size = f"{len(label.text)} characters, more than {MAX_LABEL_CHARACTERS}"
-        raise UsageError(f"image {printable(label.image)}: label {label.key} has {size}", _INSTEAD)
-    origin = f"image {printable(label.image)}: label {label.key}"
     try:
-        key, equals, _ = label.text.partition("=")
-        if equals and "@" not in key:  # else it is the name of a variant: alexnet@batch=1
-            return read_layers(parse_document(origin, label.text), None, _find_named)
-        if not is_path(label.text):  # an image must not choose files of this host
+        if not is_path(label.text):
             return load_profile(label.text)
-        message = f"{origin}: {quoted(label.text)} is no name of a profile"
+        message = f"{quoted(label.text)} is no name of a profile"
     except UsageError as problem:
-        message = (
-            problem.message
-            if problem.message.startswith(origin)
-            else f"{origin}: {problem.message}"
-        )
-    raise UsageError(message, _INSTEAD)
-
-
-def _find_named(name: str, _asker: str) -> str:
-    if is_path(name):
-        raise UsageError(f"{quoted(name)} is no name of a profile")
-    return _find_profile(name, _profile_directories())
+        message = problem.message
+    raise UsageError(
+        f"image {printable(label.image)}: label {label.key}: {message}",
+        "--profile NAME is used instead of what an image says",
+    )
 
 
 def profile_names() -> list[str]:
@@ -237,14 +212,14 @@ def split_variant(text: str) -> tuple[str, str | None]:
     return f"{directory}{slash}{name}", variant if at else None
 
 
-def read_layers(document: Document, variant: str | None = None, find: Find = _find_base) -> Profile:
+def read_layers(document: Document, variant: str | None = None) -> Profile:
     """Read the profile in a file or in a table of one, merged with its base and a variant.
 
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.
     """
     _check(document)
-    found = _over_base(document, find)
+    found = _over_base(document)
     if variant is not None:
         found = _with_variant(found, variant)
     profile = Profile(found)
@@ -262,14 +237,14 @@ def _check(document: Document) -> None:
         raise document.error(problem) from None
 
 
-def _over_base(document: Document, find: Find) -> Mapping[str, Any]:
+def _over_base(document: Document) -> Mapping[str, Any]:
     """Return a file's document merged over that of its base."""
     base = document.data.get("base")
     if base is None:
         return document.data
     name, variant = split_variant(base)
     try:
-        path = find(name, document.path)
+        path = _find_base(name, document.path)
         text = read_text(path)
     except UsageError as problem:
         raise _base_error(document, problem.message) from None
