@@ -297,7 +297,7 @@ class _QueueReplay:
             free = order.free_for(ticket)
             if len(free) >= ticket.gpus:
                 self._starts[at] = self._now
-                taken = sorted(free)[: ticket.gpus]
+                taken = tuple(sorted(free)[: ticket.gpus])
                 for uuid in taken:
                     self._free.remove(uuid)
                     self._holders[uuid] = 1
