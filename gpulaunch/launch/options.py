@@ -15,6 +15,8 @@ from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, qu
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.units import parse_duration, parse_size
+from gpulaunch.leases.lease import OBJECTIVES
+from gpulaunch.leases.record import PUBLISHED
 
 if TYPE_CHECKING:
     from gpulaunch.placement.problem import Weights
@@ -92,20 +94,6 @@ def parse_policy(text: str) -> str:
     from gpulaunch.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
-
-
-def parse_objective(text: str) -> str:
-    """Return the name of a purpose of sharing."""
-    from gpulaunch.leases.lease import OBJECTIVES
-
-    return one_of(OBJECTIVES, "objective")(text)
-
-
-def parse_published(text: str) -> str:
-    """Return what others may read of a command."""
-    from gpulaunch.leases.record import PUBLISHED
-
-    return one_of(PUBLISHED, "part of a command")(text)
 
 
 def parse_way(text: str) -> str:
@@ -439,7 +427,9 @@ class Options:
         parse_percentage, "PERCENT", "SMs that a job that shares is to have: 1 to 100", typed=True
     )
     objective = Option(
-        parse_objective, "NAME", "what sharing is for: throughput (default), energy, product"
+        one_of(OBJECTIVES, "objective"),
+        "NAME",
+        "what sharing is for: throughput (default), energy, product",
     )
     mps_directory = Option(parse_directory, "DIR", "where the MPS daemons have their directories")
     mps_timeout = Option(parse_duration, "TIME", "how long an MPS daemon may take to answer")
@@ -475,7 +465,7 @@ class Options:
         "host",
     )
     publish = DefaultedOption(
-        parse_published,
+        one_of(PUBLISHED, "part of a command"),
         "command|program|nothing",
         "what others can read of a job's command",
         "command",
@@ -526,57 +516,54 @@ class Options:
         """Let a value count for an option that no source has."""
         self._defaults[name] = (value, origin)
 
-    def source(self, name: str) -> Source:
-        """Return where the value of an option comes from."""
-        if name in self.given:
-            return Source.COMMAND
-        option = OPTIONS[name]
-        if self.environment.get(option.variable) and option.is_setting:
-            return Source.ENVIRONMENT
-        if name in self._profile:
-            return Source.PROFILE
-        in_files = any(name in config.data for config in self._configs)
-        return Source.FILE if in_files else Source.BUILT_IN
-
     def flag(self, name: str) -> str:
         """Return how an option of the command line was written, for messages."""
-        return _written(name, *self.given[name])[0]
+        flag, _ = self.given[name]
+        return f"{flag} {name}" if flag in ("-o", "--option") else flag
+
+    def source(self, name: str) -> Source:
+        """Return where the value of an option comes from."""
+        return self._look_up(name)[0]
 
     def origin(self, name: str) -> str:
         """Return where a value comes from, for messages: "--gpus 9", "GPULAUNCH_GPUS=9", "profile".
 
         A value of a file has its path and key, and one that nobody said "".
         """
-        match self.source(name):
-            case Source.COMMAND:
-                return _written(name, *self.given[name])[1]
-            case Source.ENVIRONMENT:
-                variable = OPTIONS[name].variable
-                return f"{variable}={self.environment[variable]}"
-            case Source.PROFILE:
-                return "profile"
-        for config in self._configs:
-            if name in config.data:
-                return f"{config.path}: {name}"
-        return self._defaults.get(name, (None, ""))[1]
+        return self._look_up(name)[1]
 
     def find(self, option: Option[Any]) -> Any:  # noqa: ANN401  the descriptor knows its type
         """Return an option's value; reading the attribute is this."""
-        name = option.name
-        match self.source(name):
-            case Source.COMMAND:
-                flag, text = self.given[name]
-                # Behind --share, 1 is a whole GPU; in files and variables 1 and 0 are a switch.
-                whole = flag == "--share" and text in ("0", "1")
-                return _parse(option, f"{text}/1" if whole else text, self.flag(name))
-            case Source.ENVIRONMENT:
-                return _parse(option, self.environment[option.variable], self.origin(name))
-            case Source.PROFILE:
-                return self._profile[name]
+        source, origin, said = self._look_up(option.name)
+        if source == Source.COMMAND:
+            flag = self.flag(option.name)
+            # Behind --share, 1 is a whole GPU; in files and variables 1 and 0 are a switch.
+            whole = flag == "--share" and said in ("0", "1")
+            return _parse(option, f"{said}/1" if whole else said, flag)
+        if source == Source.ENVIRONMENT:
+            return _parse(option, said, origin)
+        return _read_config(option, said) if source == Source.FILE else said
+
+    def _look_up(self, name: str) -> tuple[Source, str, Any]:
+        """Return the source of an option's value, the same for messages, and what stands there.
+
+        That is a text, the document of a file that has the option, or else the value itself.
+        """
+        option = OPTIONS[name]
+        if name in self.given:
+            flag, text = self.given[name]
+            value = f"={text}" if flag in ("-o", "--option") else f" {text}"
+            return Source.COMMAND, f"{self.flag(name)}{value}", text
+        said = self.environment.get(option.variable)
+        if said and option.is_setting:
+            return Source.ENVIRONMENT, f"{option.variable}={said}", said
+        if name in self._profile:
+            return Source.PROFILE, "profile", self._profile[name]
         for config in self._configs:
             if name in config.data:
-                return _read_config(option, config)
-        return self._defaults.get(name, (option.default, ""))[0]
+                return Source.FILE, f"{config.path}: {name}", config
+        value, origin = self._defaults.get(name, (option.default, ""))
+        return Source.BUILT_IN, origin, value
 
 
 OPTIONS: dict[str, Option[Any]] = {
@@ -605,13 +592,6 @@ TYPED = {
     name: row for name, row in OPTIONS.items() if row.text and not row.flags and not row.is_setting
 }
 """The options that only `-o NAME=VALUE` sets."""
-
-
-def _written(name: str, flag: str, text: str) -> tuple[str, str]:
-    """Return an option as it was written, without and with its value."""
-    if flag in ("-o", "--option"):
-        return f"{flag} {name}", f"{flag} {name}={text}"
-    return flag, f"{flag} {text}"
 
 
 def _parse(option: Option[T], text: str, origin: str) -> T:
