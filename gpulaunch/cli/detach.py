@@ -39,7 +39,7 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.execute import clean_environment, own_command
 from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way
@@ -238,7 +238,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     """Return the name of a launch: the given one, or the first that no recent launch has."""
     since_s = time.time() - _NAMES_KEPT_S
     history = read_history(within_s=RECENT_S)
-    snapshot = open_table_of(launch, tell).peek()
+    snapshot = open_table(private=launch.private, warn=tell).peek()
     own = os.geteuid()
     live = {ticket.name for ticket in snapshot.tickets if ticket.user_id == own}
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}

@@ -16,15 +16,15 @@ from gpulaunch.containers.engines import all_engines
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
-from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
+from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.surroundings import (
     find_strays,
+    open_table,
     read_surroundings,
     shown_settings,
-    shown_table,
 )
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
@@ -163,7 +163,7 @@ def _sharing_finding(machine: Machine) -> Finding:
 def _check_state_directory(
     settings: Options, machine: Machine | None, described: bool, warn: Callable[[str], None]
 ) -> Iterator[Finding]:
-    table = shown_table(settings, described=described, warn=warn)
+    table = open_table(private=described or settings.table == "private", warn=warn)
     problems: list[FailedError] = []
     seen = table.peek(problems=problems)
     table.draft().close()

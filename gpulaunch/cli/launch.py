@@ -18,7 +18,7 @@ from gpulaunch.launch.listeners import JsonStatus, LaunchInHistory, notifiers_of
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
-from gpulaunch.launch.surroundings import open_table_of, see_again
+from gpulaunch.launch.surroundings import open_table, see_again
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import gpus_called
@@ -275,7 +275,7 @@ class Reporter(Events):
         if options.quiet:
             return WouldWaitError(decision.reason, hint)
         return would_wait(
-            launch, open_table_of(launch, _ignore), decision.reason, hint
+            launch, open_table(private=launch.private, warn=_ignore), decision.reason, hint
         )
 
     def _explain(self, launch: Launch) -> None:

@@ -6,7 +6,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.surroundings import name_strays, open_table_of, see_again
+from gpulaunch.launch.surroundings import name_strays, open_table, see_again
 from gpulaunch.leases.drain import drains_by_gpu
 from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.holders import who_has_what
@@ -21,7 +21,7 @@ from gpulaunch.records import replace
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, State]:
     """Return the decision that a launch would get now, and its state; nothing is taken."""
-    return assess(launch, open_table_of(launch, warn), None)
+    return assess(launch, open_table(private=launch.private, warn=warn), None)
 
 
 def assess(launch: Launch, table: Table, ticket: Ticket | None) -> tuple[Decision, State]:

@@ -299,7 +299,7 @@ class Batch:
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
         self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
-        self._table = open_table(described=True, warn=lambda text: say("warning", text))
+        self._table = open_table(private=True, warn=lambda text: say("warning", text))
         self.done = {task.id: result for task in tasks if (result := _ended(task, results))}
         self._pending = [task for task in tasks if task.id not in self.done]
         self._begun: list[_Begun] = []

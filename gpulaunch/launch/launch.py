@@ -38,7 +38,8 @@ class Launch(Record):
         name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
         wait_timeout_s: seconds of the longest wait, or None for no limit.
-        private: whether a container's own table will do if the host's is not mounted.
+        private: whether a container's own table will do if the host's is not mounted, as it does
+            for a described machine.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
         bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
         time_limit_s: seconds that the job may run, or None for no limit.

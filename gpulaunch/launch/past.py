@@ -36,7 +36,7 @@ def find_launch(text: str) -> PastLaunch:
         if len(text) < LEAST_CHARACTERS:
             raise
         # The history of one that waits knows no id yet, but which process it is.
-        tickets = open_table(described=True, warn=lambda _: None).peek(problems=[]).tickets
+        tickets = open_table(private=True, warn=lambda _: None).peek(problems=[]).tickets
         launchers = [ticket.launcher for ticket in tickets if ticket.id.startswith(text)]
         found = [launch for launch in history if launch.launcher in launchers]
         if len(found) != 1:
@@ -119,7 +119,7 @@ def open_job(launch: PastLaunch, warn: Callable[[str], None]) -> int | None:
     """
     if not launch.id or launch.boot_id != boot_id():
         return None
-    table = open_table(described=launch.described, warn=warn)
+    table = open_table(private=launch.described, warn=warn)
     lease = next((one for one in table.own_leases() if one.id == launch.id), None)
     return open_process(lease.job) if lease else None
 

@@ -9,7 +9,7 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
-from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
+from gpulaunch.launch.surroundings import Surroundings, read_surroundings
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
@@ -185,7 +185,7 @@ def read_launch(
         publish=options.publish,
         wait=_read_wait(options),
         wait_timeout_s=options.wait_timeout,
-        private=is_private(options),
+        private=options.table == "private" or around.machine.key is not None,
         by_uuid=options.uuid or not counts_as_cuda(around.machine.topology),
         bind_cpu=options.bind_cpu,
         time_limit_s=options.time_limit,

@@ -51,13 +51,12 @@ def own_table() -> str:
     return os.path.realpath(preferred_directory(os.environ.get("GPULAUNCH_STATE_DIR")))
 
 
-def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
+def state_directory(chosen: str | None, *, private: bool) -> str:
     """Return the directory after checking that its locks reach every launcher of this machine.
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.
-        described: whether only records of described machines matter.
-        private: whether a container's own table will do.
+        private: whether a container's own table will do, as it does for described machines.
 
     Raises:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
@@ -66,7 +65,7 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
     directory = preferred_directory(chosen)
     point, root, kind = _find_mount(directory)
     own = kind == "overlay" or (point == "/" and root != "/" and _has_container_mark())
-    if own and not described and not private:
+    if own and not private:
         hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
         raise FailedError(
             f"{directory} is this container's own: no other launcher of this machine sees it", hint

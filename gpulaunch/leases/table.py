@@ -84,9 +84,7 @@ class Table:
     """The allocation table in its state directory.
 
     Args:
-        described: whether only records of described machines matter, and none of this machine's own
-            GPUs.
-        private: whether a container's own table will do.
+        private: whether a container's own table will do, as it does for described machines.
         ended_containers: function that returns the ids of the leases whose containers have all
             ended; it is called with leases that no process holds.
 
@@ -97,15 +95,14 @@ class Table:
     def __init__(
         self,
         *,
-        described: bool,
+        private: bool,
         warn: Callable[[str], None],
         ended_containers: Callable[[Iterable[Lease]], set[str]],
-        private: bool = False,
     ) -> None:
         self._ended_containers = ended_containers
         # Read once: a Python program may change it while it has a lease.
         chosen = os.environ.get("GPULAUNCH_STATE_DIR")
-        self.directory = state_directory(chosen, described=described, private=private)
+        self.directory = state_directory(chosen, private=private)
         self.warn = warn
         self._lock = HostLock(self.directory, chosen, self._warn_once)
         self._ended: set[str] = set()

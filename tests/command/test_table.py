@@ -53,7 +53,7 @@ def test_where_the_table_is() -> None:
     common = preferred_directory(None)
     kind = subprocess.check_output(["stat", "--file-system", "--format=%T", common], text=True)
     want = "/dev/shm" if kind == "overlayfs\n" else common
-    assert state_directory(None, described=True, private=False) == want
+    assert state_directory(None, private=True) == want
 
 
 def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
@@ -130,7 +130,7 @@ def test_own_leases_are_live(launcher: Launcher, monkeypatch: pytest.MonkeyPatch
     """Dead leases are none of those among which companions and programs look for their own."""
     document = record(launcher) | {"id": LEASE[-12:]}
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    table = open_table(described=True, warn=print)
+    table = open_table(private=True, warn=print)
     for live in (True, False):
         descriptor = put(launcher, LEASE, json.dumps(document).encode(), live=live)
         assert len(table.own_leases()) == live
@@ -239,7 +239,7 @@ def test_the_host_lock_follows_the_directory(
 ) -> None:
     """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    table = open_table(described=True, warn=print)
+    table = open_table(private=True, warn=print)
     real = directory.lock_in_time
     replaced = []
 
