@@ -1,15 +1,17 @@
 """What cluster engines tell a process, by the tables in engines.toml."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from toml_parser import tomllib
 from values import cases
 
+from gpulaunch.launch.handed_over import explain_hand_over
 from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
-from gpulaunch.launch.handed_over import explain_mpirun, explain_srun
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())
@@ -75,10 +77,14 @@ def test_signs() -> None:
         ("mpirun --hostfile hosts gpulaunch -n 1 -- ./prog", None),
     ],
 )
-def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:
+def test_ranks_of_mpirun_elsewhere(
+    line: str, shown: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hosts other than this one are named, unless each rank has a launch of its own."""
-    files = {"hosts": "# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n"}
-    told = explain_mpirun(line.split(), {}, ["here.site"], lambda path: files.get(path, ""))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="here.site"))
+    Path("hosts").write_text("# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n")
+    told = explain_hand_over(line.split(), {})
     assert (told and told.partition("starts ranks on ")[2].partition(", too,")[0]) == shown
 
 
@@ -95,5 +101,5 @@ def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:
 )
 def test_tasks_of_srun_elsewhere(line: str, environment: dict[str, str], nodes: str | None) -> None:
     """Tasks that srun starts on other nodes are told of with the number of nodes."""
-    told = explain_srun(line.split(), environment)
+    told = explain_hand_over(line.split(), environment)
     assert (told is None) if nodes is None else (told is not None and nodes in told)
