@@ -18,7 +18,7 @@ from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, prin
 from gpulaunch.history.line import taken
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
-from gpulaunch.launch.cluster_engines import read_place
+from gpulaunch.launch.read_engine import read_place
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.surroundings import (
     find_strays,

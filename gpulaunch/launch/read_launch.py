@@ -212,7 +212,7 @@ _SIGNS = (
     "RAY_JOB_ID",
     "GPULAUNCH_RANK_MAP",
 )
-"""Variables one of which a launch has that concerns a cluster engine; see cluster_engines.py."""
+"""Variables one of which a launch has that concerns a cluster engine; see read_engine.py."""
 
 
 def _with_engine(options: Options, around: Surroundings) -> Surroundings:

@@ -11,7 +11,7 @@ from toml_parser import tomllib
 from values import cases
 
 from gpulaunch.launch.handed_over import explain_hand_over
-from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
+from gpulaunch.launch.read_engine import ENGINES, EnginePlace, GpuGrant, Rank, read_place
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())

@@ -19,8 +19,8 @@ from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
 from gpulaunch.lab.cluster.cluster import Node
 from gpulaunch.lab.cluster.network import Switch, read_topology_conf
-from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.handed_over import hosts_of
+from gpulaunch.launch.read_engine import read_place
 from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.records import Record
 
