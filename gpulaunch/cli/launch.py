@@ -14,7 +14,7 @@ from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.launch import Events, Keeper, Launch
-from gpulaunch.launch.listeners import JsonStatus, LaunchInHistory, notifiers_of
+from gpulaunch.launch.listeners import EVENT_VARIABLE, JsonStatus, LaunchInHistory, Notifier
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
@@ -151,8 +151,8 @@ class Reporter(Events):
         if launch.in_history:
             self._history = LaunchInHistory(launch, [one.text for one in before])
             self._listeners.append(self._history)
-        if launch.notify:
-            self._listeners += notifiers_of(launch, launch.notify)
+        if launch.notify and EVENT_VARIABLE not in os.environ:  # else such a command has started it
+            self._listeners.append(Notifier(launch, launch.notify))
         if launch.recorded_in or options.record_to:
             # late: few launches are recorded
             from gpulaunch.lab.measure.recording import recorder_of
