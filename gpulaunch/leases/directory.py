@@ -196,32 +196,30 @@ class HostLock:
                 told = True  # once: the holder is looked for in all processes
                 self._warn(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
 
+        timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
         while True:
             fd = open_directory(self._directory)
-            timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
             try:
                 in_time = lock_in_time(fd, timeout_s, look)
-            except (OSError, RuntimeError) as problem:
+            except OSError as problem:
                 os.close(fd)
-                raise self._cannot_lock(problem) from None
-            if not in_time and patience_s is not None:
-                raise TimedOutError(self._held_by(timeout_s))
+                what = "cannot lock the state directory"
+                raise directory_failed(self._directory, what, problem) from None
+            except RuntimeError as problem:
+                # No more threads: a limit on processes, or Python is shutting down.
+                os.close(fd)
+                what = f"cannot wait for the host-wide lock: {problem}"
+                raise FailedError(f"{self._directory}: {what}") from None
             if not in_time:
-                raise FailedError(self._held_by(timeout_s))
+                late = FailedError if patience_s is None else TimedOutError
+                raise late(self._held_by(timeout_s))
             try:
                 if self._is_still_here(fd):
-                    self._check_still_preferred()
                     return fd
             except BaseException:
                 unlock(fd)
                 raise
             self._unlock(fd)
-
-    def _cannot_lock(self, problem: OSError | RuntimeError) -> FailedError:
-        if isinstance(problem, OSError):
-            return directory_failed(self._directory, "cannot lock the state directory", problem)
-        # No more threads: a limit on processes, or Python is shutting down.
-        return FailedError(f"{self._directory}: cannot wait for the host-wide lock: {problem}")
 
     def _held_by(self, seconds: float) -> str:
         holder = lock_holder(self._directory)
@@ -237,23 +235,18 @@ class HostLock:
     def _is_still_here(self, fd: int) -> bool:
         """Return whether the directory is still the one that was opened, and not a replacement."""
         try:
-            return os.path.samestat(os.fstat(fd), os.stat(self._directory))
+            if not os.path.samestat(os.fstat(fd), os.stat(self._directory)):
+                return False
         except FileNotFoundError:
             return False
         except OSError as problem:
             what = "cannot look at the state directory"
             raise directory_failed(self._directory, what, problem) from None
-
-    def _check_still_preferred(self) -> None:
-        """Check that `gpulaunch setup` has not made another state directory meanwhile.
-
-        Raises:
-            FailedError: it has.
-        """
         preferred = preferred_directory(self._chosen)
         if preferred != self._preferred:
             moved = f"the state directory moved from {self._preferred} to {preferred}"
             raise FailedError(f"{moved} during this launch", "run the command again")
+        return True
 
 
 def open_directory(directory: str) -> int:
