@@ -80,22 +80,6 @@ _ENGINE_JOB = rules_of(
 )
 
 
-def parse_engine_job(document: object, user_id: int) -> EngineJob:
-    """Return the engine job in a lease's document; unknown keys are ignored.
-
-    Raises:
-        FieldError: it is no such document.
-    """
-    return decode(
-        EngineJob,
-        document,
-        _ENGINE_JOB,
-        needed=("engine", "id"),
-        certain=_ENGINE_JOB,
-        user_id=user_id,
-    )
-
-
 OBJECTIVES = ("throughput", "energy", "product")
 """Objectives for which jobs may share a GPU (mps-sharing-2024 IV.B and IV.C)."""
 
@@ -380,10 +364,17 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
         FieldError: it is no such document, or needs a later version.
     """
     check_version(document)
+
+    def engine_job(job: object) -> EngineJob:
+        needed = ("engine", "id")
+        return decode(
+            EngineJob, job, _ENGINE_JOB, needed=needed, certain=_ENGINE_JOB, user_id=user_id
+        )
+
     readers: Readers = {
         "started_at": known_time,
         "share": parse_share,
-        "engine_job": lambda job: parse_engine_job(job, user_id),
+        "engine_job": engine_job,
     }
     lease = decode(
         Lease,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, WouldWaitError
 from gpulaunch.leases.directory import HostLock, directory_failed, open_directory, state_directory
-from gpulaunch.leases.drain import read_drain
+from gpulaunch.leases.drain import machine_of, read_drain
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
@@ -72,11 +72,7 @@ class Snapshot(Record):
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket.among(uuids) for ticket in self.tickets if same_table(ticket.table, key)],
             self.unlocked,
-            tuple(
-                drain
-                for drain in self.drained
-                if drain.machine == ((key.name, key.digest) if key else ())
-            ),
+            tuple(drain for drain in self.drained if drain.machine == machine_of(key)),
         )
 
 
