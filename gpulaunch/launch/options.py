@@ -15,8 +15,9 @@ from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, qu
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.units import parse_duration, parse_size
-from gpulaunch.leases.lease import OBJECTIVES
+from gpulaunch.leases.lease import IDLE_AFTER_S, OBJECTIVES
 from gpulaunch.leases.record import PUBLISHED
+from gpulaunch.sharing.mps_directories import PATIENCE_S
 
 if TYPE_CHECKING:
     from gpulaunch.placement.problem import Weights
@@ -209,7 +210,6 @@ class Option(Generic[T]):
         parse: parser of its text, which raises UsageError.
         spec: spellings, the short one first, after a / the one that says false, and the name of its
             value, such as "-n --gpus N" or "--wait/--no-wait"; some options have no spelling.
-        text: its help.
         names: what completes its value: kinds of `gpulaunch completion --names`, or "files".
         typed: whether only a command line sets it, and no variable or file.
         name: its name where it is not an attribute of Options.
@@ -276,9 +276,6 @@ class OnOff(DefaultedOption[bool]):
 
 class Options:
     """The options of a launch, from the command line, the environment, a profile and files.
-
-    Args:
-        given: what the command line or the call says.
 
     Raises:
         UsageError: a file has an unknown key; also where a value is read that cannot be parsed.
@@ -395,8 +392,11 @@ class Options:
         "keeps them no more",
         600.0,
     )
-    idle_after = Option(
-        parse_duration, "TIME", "after how long without work on its GPUs a job is told"
+    idle_after = DefaultedOption(
+        parse_duration,
+        "TIME",
+        "after how long without work on its GPUs a job is told",
+        IDLE_AFTER_S,
     )
     idle_limit = Option(
         parse_duration, "TIME", "end a job, with status 124, after so long without work on its GPUs"
@@ -432,7 +432,9 @@ class Options:
         "what sharing is for: throughput (default), energy, product",
     )
     mps_directory = Option(parse_directory, "DIR", "where the MPS daemons have their directories")
-    mps_timeout = Option(parse_duration, "TIME", "how long an MPS daemon may take to answer")
+    mps_timeout = DefaultedOption(
+        parse_duration, "TIME", "how long an MPS daemon may take to answer", PATIENCE_S
+    )
     bind_cpu = OnOff("", "run on the CPUs next to the GPUs (default)", default=True)
     visible = Option(
         one_of(VISIBLE, "part of a step's GPUs"),
