@@ -200,11 +200,7 @@ def _prepare_share(
 
 
 def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share | None") -> bool:
-    """Return whether a decision that was made again needs the very MPS daemon that is ready.
-
-    Args:
-        prepared: the share whose daemon is ready; None if none is.
-    """
+    """Return whether a decision that was made again needs the very MPS daemon that is ready."""
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
         return state.within is not None or prepared is None
     option = grant.share_option

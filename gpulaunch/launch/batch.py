@@ -275,7 +275,6 @@ class Batch:
         ended: called with the result of a job, and how many have ended; it must not raise.
         common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
-        grace_s: seconds between TERM and KILL.
 
     Attributes:
         done: results of ended jobs, by id, including those of earlier runs of the batch.

@@ -67,12 +67,7 @@ class GpuWatch:
             )
 
     def _watch_idleness(self, record: Draft, after_s: float, limit_s: float | None) -> None:
-        """Watch in two threads whether the GPUs are at work, and what the job does on others.
-
-        Args:
-            after_s: seconds after which idle GPUs are told of.
-            limit_s: seconds after which the job is ended; None for never.
-        """
+        """Watch in two threads whether the GPUs are at work, and what the job does on others."""
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
         self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
         self._after_s = after_s

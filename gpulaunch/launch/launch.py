@@ -35,7 +35,6 @@ class Launch(Record):
 
     Attributes:
         within: the live lease that this launch runs inside of, or None.
-        name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
         wait_timeout_s: seconds of the longest wait, or None for no limit.
         private: whether a container's own table will do if the host's is not mounted, as it does
@@ -178,11 +177,7 @@ class Events:
 
 
 def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:
-    """Return the lease of a launch that this process makes.
-
-    Args:
-        job: the process that it names as the job.
-    """
+    """Return the lease of a launch that this process makes."""
     container = launch.container
     return Lease(
         id=lease_id,

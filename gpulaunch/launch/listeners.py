@@ -39,8 +39,6 @@ class LaunchInHistory(Events):
         """Write the line at once: the launch has been detached, and others look for it by name.
 
         Args:
-            key: its key in the history.
-            log: file of its output.
             terminal: socket of the program that holds its terminal, or None.
 
         Returns:

@@ -90,12 +90,7 @@ def is_elsewhere(launch: PastLaunch) -> bool:
 
 
 def unknown_end(launch: PastLaunch, name: str) -> FailedError:
-    """Return the error that nobody knows how a launch has ended.
-
-    Args:
-        launch: the launch, whose launcher is gone.
-        name: what the user calls it.
-    """
+    """Return the error that nobody knows how a launch has ended."""
     if launch.boot_id != boot_id():
         return FailedError(f"{name}: it ran before this machine was started, or on another machine")
     if is_elsewhere(launch):

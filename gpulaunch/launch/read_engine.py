@@ -55,8 +55,6 @@ class Rank(Record):
 
     Attributes:
         step: what tells their launch from others on this node; empty if the engine does not.
-        number: rank in the whole launch.
-        local: number among the ranks on this node.
         local_size: how many there are on this node.
     """
 
@@ -308,9 +306,6 @@ class MappedRank(Record):
 def parse_rank_map(text: str, path: str) -> tuple[MappedRank, ...]:
     """Return the rows of a map in the order of their ranks.
 
-    Args:
-        path: path of its file, for messages.
-
     Raises:
         UsageError: it is no map of ranks, or gives a rank or a GPU twice.
     """
@@ -352,7 +347,6 @@ class EngineTerms(Record):
     Attributes:
         constraints: the GPUs that were granted, and those that a map of ranks names.
         visible: what the job sees of its step's GPUs, unless a setting says it.
-        core: CPU of the rank by a map; None for any.
         hides: whether the constraints stand for what CUDA_VISIBLE_DEVICES says.
         ranks: number of ranks on this node that divide the GPUs; 1 if none do.
     """
@@ -451,11 +445,7 @@ def _job_of(place: EnginePlace) -> EngineJob:
 
 
 def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
-    """Return the GPUs that an engine granted on this node; empty if it does not tell which.
-
-    Raises:
-        UsageError: it granted none, none of this machine's, or those of other nodes.
-    """
+    """Return the GPUs that an engine granted on this node; empty if it does not tell which."""
     grant = place.grant
     title = place.title
     if place.elsewhere:
@@ -488,11 +478,7 @@ def _with_rank_map(
     options: Options,
     topology: Topology,
 ) -> EngineTerms:
-    """Return the terms with the rank's GPU and core by a map.
-
-    Raises:
-        UsageError: the map does not fit the place of this process.
-    """
+    """Return the terms with the rank's GPU and core by a map."""
     rows = parse_rank_map(read_text(path, _MOST_MAP_BYTES), path)
     rank = place.rank
     if rank is None:

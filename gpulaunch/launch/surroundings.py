@@ -73,18 +73,13 @@ class Surroundings(Record):
     engine: "EngineTerms | None" = None
 
 
-def shown_machine(
-    topology: str | None, warn: Callable[[str], None], *, use: bool = False
-) -> Machine:
+def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
     """Return the machine that a command is to show.
 
     It is the machine of a launch, except that a setting may put a described one in place of real
     GPUs.
-
-    Args:
-        use: whether to find the processes at work on its GPUs.
     """
-    return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
+    return read_surroundings(shown_settings(topology), warn, may_hide=True, use=False).machine
 
 
 def read_shown(

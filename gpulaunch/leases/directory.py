@@ -119,11 +119,7 @@ def _find_mount(directory: str) -> tuple[str, str, str]:
 
 
 def directory_failed(directory: str, what: str, problem: OSError) -> FailedError:
-    """Return an error for the user about a failed system call in a state directory.
-
-    Args:
-        what: what cannot be done.
-    """
+    """Return an error for the user about a failed system call in a state directory."""
     reason = os.strerror(problem.errno or 0).lower()
     hint = None
     if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):

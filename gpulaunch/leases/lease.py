@@ -34,7 +34,6 @@ class EngineJob(Record):
     """The job, or the step of a job, of a cluster engine that a launch is part of.
 
     Attributes:
-        engine: name of the engine, such as "slurm".
         id: id of the job or step there, such as "4711.0".
         user_id: the user whose job it is; not in the document, as a lease's owner is not.
         rank: number of the launch's rank in the step, or None.
@@ -246,7 +245,6 @@ class Lease(Record):
         job: the process that it started; the launcher itself if a Python program holds the lease.
         command: what is published of the job's command; undecodable bytes are surrogates.
         assumed: names of the request's values that were assumed.
-        name: name that the user gave the job, or None.
         started_at: ISO 8601, UTC.
         ancestors: ids of the lease that this one was taken from, of that lease's parent, and so on.
         boot_id: boot id of the kernel that the processes ran under.
@@ -357,9 +355,6 @@ _LEASE_RULES = rules_of(Lease, without=("user_id", "busy_s"), share=dict, engine
 def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     """Return the lease of a document of Lease.to_document, of this version or another.
 
-    Args:
-        busy_s: modification time of its file, in seconds since 1970.
-
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
@@ -430,7 +425,6 @@ class Ticket(Record):
         passable_until_s: time, in seconds since boot, until which others may pass if this one is
             choosy.
         command: what is published of the job's command; undecodable bytes are surrogates.
-        name: name that the user gave the job, or None.
         since: when it joined the queue, ISO 8601, UTC.
         boot_id: boot id of the kernel that the process runs under.
         choosy: whether it may wait although enough GPUs are free, because together they do not do.
@@ -493,9 +487,6 @@ _TICKET_RULES = rules_of(
 
 def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
     """Return the ticket of a document of Ticket.to_document, of this version or another.
-
-    Args:
-        linked_ns: change time of its file, in nanoseconds since 1970.
 
     Raises:
         FieldError: it is no such document, or needs a later version.

@@ -304,11 +304,7 @@ class Job:
                 return None
 
     def end(self, grace_s: float) -> int:
-        """End the job: TERM, and KILL if it is still there after the grace. Return its wait status.
-
-        Args:
-            grace_s: time for it to end by itself.
-        """
+        """End the job: TERM, and KILL after the grace, in seconds. Return its wait status."""
         self._send(signal.SIGTERM)
         os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
         status = self.wait(grace_s)
