@@ -269,13 +269,15 @@ def _check_cluster_engine(machine: Machine) -> Iterator[Finding]:
     subject, count = "cluster engine", len(machine.topology.gpus)
     names = place.grant.names if place.grant else None
     if names is None:
-        yield Finding(subject, "ok", f"{place.title}, which names no GPUs as granted")
+        yield Finding(subject, "ok", f"{place.job.title}, which names no GPUs as granted")
         return
     granted = gpus_text(len(names))
     if len(names) >= count:
-        yield Finding(subject, "ok", f"{place.title}: {granted}, and no other is within reach")
+        yield Finding(subject, "ok", f"{place.job.title}: {granted}, and no other is within reach")
         return
-    text = f"{place.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
+    text = (
+        f"{place.job.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
+    )
     text += "others but CUDA_VISIBLE_DEVICES"
     hint = "its administrator sets ConstrainDevices=yes in cgroup.conf"
-    yield Finding(subject, "warning", text, hint if place.engine == "slurm" else None)
+    yield Finding(subject, "warning", text, hint if place.job.engine == "slurm" else None)

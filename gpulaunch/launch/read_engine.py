@@ -89,53 +89,51 @@ class EnginePlace(Record):
     """The place of a process in the engines around it.
 
     Attributes:
-        engine: name of the engine that gave the GPUs, else of the one that started the ranks.
-        id: id of its job or step; ends in "/" if the engine that started the ranks has none.
+        job: the job or step there, of the engine that gave the GPUs, else of the one that started
+            the ranks. Its id lacks that of the step if the latter has none: it ends in "/".
         grant: GPUs that it gave; None if the engines here give none.
-        rank: the rank; None for a process that is none.
-        ranks_by: name of the engine that started the ranks; empty without a rank.
-        node: name of this node there; None if it is not told.
+        visible: what programs of the engine that started the ranks expect to see of the GPUs.
         elsewhere: nodes that have the GPUs, if this process is not on one of them; else empty.
+        ask: how to ask for GPUs.
     """
 
-    engine: str
-    id: str
+    job: EngineJob
     grant: GpuGrant | None
-    rank: Rank | None
-    ranks_by: str
-    node: str | None
+    visible: str
     elsewhere: str
     ask: str
-
-    @property
-    def title(self) -> str:
-        """Engine and id, as in messages."""
-        return f"{self.engine} {self.id}"
 
 
 def read_place(environment: Environment) -> EnginePlace | None:
     """Return the place of a process with these variables in the engines around it, or None."""
     around = [engine for engine in ENGINES if engine.sign in environment]
-    if not around:
-        return None
     ranked = next(
         ((one, rank) for one in around if one.rank and (rank := one.rank(environment))), None
     )
     granting = next((one for one in around if one.ask), None)
     starter, rank = ranked or (None, None)
     engine = granting or starter
-    if engine is None:  # a sign alone, as in a program that mpirun's user has set up
+    if engine is None:  # outside of any, or a sign alone, as mpirun's user may have set it up
         return None
+    grant = granting.grant(environment) if granting and granting.grant else None
     names = [environment[name] for one in around for name in one.node if environment.get(name)]
-    return EnginePlace(
+    job = EngineJob(
         engine=engine.name,
-        id=_id_of(engine, starter, rank, environment),
-        grant=granting.grant(environment) if granting and granting.grant else None,
-        rank=rank,
-        ranks_by=starter.name if starter else "",
-        node=names[0] if names else None,
-        elsewhere=_elsewhere(environment) if granting and granting.name == "slurm" else "",
-        ask=engine.ask,
+        id=printable(_id_of(engine, starter, rank, environment))[:200],
+        user_id=os.geteuid(),
+        rank=rank.number if rank else None,
+        shared=bool(grant and grant.shared),
+        node=printable(names[0])[:200] if names else "",
+    )
+    if rank and rank.local_size > 1:
+        bound = job.shared or bool(grant and grant.names and len(grant.names) < grant.all)
+        job = replace(job, local_rank=rank.local, ranks=rank.local_size, bound=bound)
+    return EnginePlace(
+        job,
+        grant,
+        "ranks" if starter and starter.name == "torchrun" else "all",
+        _elsewhere(environment) if granting and granting.name == "slurm" else "",
+        engine.ask,
     )
 
 
@@ -399,7 +397,10 @@ def read_engine(options: Options, topology: Topology, within: Lease | None) -> E
         if mapped:
             raise UsageError(f"{origin}: no cluster engine tells this process its rank")
         return None
-    job = _job_of(place)
+    job = place.job
+    if job.rank is not None and job.id[-1:] in ("", "/"):
+        fields = stat_fields(os.getsid(0))  # MPICH's mpiexec tells no id: its ranks have one parent
+        job = replace(job, id=f"{job.id}pid {fields[1] if fields else 0}")
     if within is not None and within.is_of(job):
         return EngineTerms(job)
     constraints = [] if place.grant is None else _read_grant(place, topology)
@@ -408,46 +409,20 @@ def read_engine(options: Options, topology: Topology, within: Lease | None) -> E
     if options.share:  # then several ranks may have one GPU
         job = replace(job, ranks=1)
     elif place.grant is not None and options.gpus is None and BATCH_VARIABLE not in os.environ:
-        options.set_default("gpus", "all", f"what {place.title} granted")
+        options.set_default("gpus", "all", f"what {place.job.title} granted")
     terms = EngineTerms(
         job,
         tuple(constraints),
-        "ranks" if place.ranks_by == "torchrun" else "all",
+        place.visible,
         hides=bool(constraints),
         ranks=job.ranks if job.is_divided else 1,
     )
     return _with_rank_map(terms, place, mapped, options, topology) if mapped else terms
 
 
-def _job_of(place: EnginePlace) -> EngineJob:
-    grant, rank = place.grant, place.rank
-    step = place.id
-    if rank and not rank.step:  # MPICH's mpiexec tells no id: all of its ranks have one parent
-        fields = stat_fields(os.getsid(0))
-        step += f"pid {fields[1] if fields else 0}"
-    job = EngineJob(
-        engine=place.engine,
-        id=printable(step)[:200],
-        user_id=os.geteuid(),
-        shared=bool(grant and grant.shared),
-        node=printable(place.node or "")[:200],
-    )
-    if rank is None or rank.local_size == 1:
-        return job if rank is None else replace(job, rank=rank.number)
-    bound = bool(grant and grant.names and len(grant.names) < grant.all)
-    return replace(
-        job,
-        rank=rank.number,
-        local_rank=rank.local,
-        ranks=rank.local_size,
-        bound=bound or job.shared,
-    )
-
-
 def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
     """Return the GPUs that an engine granted on this node; empty if it does not tell which."""
-    grant = place.grant
-    title = place.title
+    grant, title = place.grant, place.job.title
     if place.elsewhere:
         raise UsageError(
             f"{title} has its GPUs on {printable(place.elsewhere)}, and this is no task of it",
@@ -455,7 +430,7 @@ def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
         )
     if grant is None or grant.names is None:
         return []
-    where = f" on {place.node}" if place.node else ""
+    where = f" on {place.job.node}" if place.job.node else ""
     if not grant.names:
         raise UsageError(
             f"{title} was granted no GPU{where}",
@@ -480,22 +455,20 @@ def _with_rank_map(
 ) -> EngineTerms:
     """Return the terms with the rank's GPU and core by a map."""
     rows = parse_rank_map(read_text(path, _MOST_MAP_BYTES), path)
-    rank = place.rank
-    if rank is None:
-        raise UsageError(f"{options.origin('rank_map')}: {place.title} tells this process no rank")
+    job = place.job
+    if job.rank is None:
+        raise UsageError(f"{options.origin('rank_map')}: {job.title} tells this process no rank")
     if options.gpus not in (None, 1, "all"):
         raise UsageError(f"{options.origin('gpus')}: the map in {path} gives each rank one GPU")
-    row = next((row for row in rows if row.rank == rank.number), None)
+    row = next((row for row in rows if row.rank == job.rank), None)
     if row is None:
-        raise UsageError(
-            f"{path}: rank {rank.number} of {place.title} is not among its {len(rows)}"
-        )
-    _check_node(row, place, path)
+        raise UsageError(f"{path}: rank {job.rank} of {job.title} is not among its {len(rows)}")
+    _check_node(row, job.node, path)
     beside = [one for one in rows if one.node == row.node]
-    if len(beside) != rank.local_size or beside[rank.local] != row:
+    if len(beside) != job.ranks or beside[job.local_rank] != row:
         raise UsageError(
             f"{path}: rank {row.rank} is number {beside.index(row)} of {len(beside)} on "
-            f"{row.node}, and number {rank.local} of {rank.local_size} in {place.title}"
+            f"{row.node}, and number {job.local_rank} of {job.ranks} in {job.title}"
         )
     gpus = [_gpu_of(one, terms, topology, path) for one in beside]
     options.set_default("gpus", 1, path)
@@ -506,10 +479,10 @@ def _with_rank_map(
     return replace(terms, job=job, core=row.core, ranks=len(gpus))
 
 
-def _check_node(row: MappedRank, place: EnginePlace, path: str) -> None:
+def _check_node(row: MappedRank, node: str, path: str) -> None:
     """Refuse a row for another node than this one, by any of its names."""
     host = socket.gethostname()
-    names = [name for name in (place.node, host) if name]
+    names = [name for name in (node, host) if name]
     if row.node not in (*names, *(name.partition(".")[0] for name in names)):
         raise UsageError(f"{path}: rank {row.rank} belongs on {row.node}, and runs on {names[0]}")
 

@@ -11,7 +11,7 @@ from toml_parser import tomllib
 from values import cases
 
 from gpulaunch.launch.handed_over import explain_hand_over
-from gpulaunch.launch.read_engine import ENGINES, EnginePlace, GpuGrant, Rank, read_place
+from gpulaunch.launch.read_engine import ENGINES, EnginePlace, GpuGrant, read_place
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())
@@ -33,8 +33,9 @@ def test_place(
 ) -> None:
     """Each engine tells its job, the rank and the node; the ranks are those of the innermost."""
     found = place(names, more)
-    want = (title, Rank(*rank) if rank else None, node or None)
-    assert (found.title, found.rank, found.node) == want
+    assert (found.job.title, found.job.node) == (title, node)
+    got = (found.job.rank, found.job.local_rank, found.job.ranks)
+    assert got == (tuple(rank[1:]) if rank else (None, 0, 1))
 
 
 @cases(CASES["grant"], "names", "more", "want")
@@ -48,8 +49,8 @@ def test_grant(names: list[str], more: dict[str, str], want: dict[str, Any]) -> 
 @cases(CASES["local_size"], "names", "more", "want")
 def test_ranks_on_this_node(names: list[str], more: dict[str, str], want: int) -> None:
     """The number of a step's tasks on a node is read from Slurm's list; odd ones tell no rank."""
-    rank = place(names, more).rank
-    assert (rank.local_size or 0 if rank else 0) == want
+    job = place(names, more).job
+    assert (0 if job.rank is None else job.ranks) == want
 
 
 def test_outside_of_engines() -> None:
