@@ -4,13 +4,12 @@ import _thread
 import errno
 import fcntl
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
-from gpulaunch.errors import FailedError, TimedOutError, UsageError
-from gpulaunch.process.libc import ALL_SIGNALS, ENDING_SIGNALS, change_mask, out_of_the_way
+from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import command_text, identify, is_stopped, owner_of, state_of
 
 SET_UP = "/run/gpulaunch"
@@ -134,115 +133,6 @@ LOOK_EVERY_S = 0.25
 """Time between two calls of `look` while a process waits for the lock."""
 
 _WEEK_S = 604800.0  # Python's locks do not take centuries
-
-
-class HostLock:
-    """The lock of one state directory.
-
-    Args:
-        chosen: value of GPULAUNCH_STATE_DIR, or None.
-        warn: called with a warning if the lock is waited for long.
-    """
-
-    def __init__(self, directory: str, chosen: str | None, warn: Callable[[str], None]) -> None:
-        self._directory, self._chosen, self._warn = directory, chosen, warn
-        self._preferred = preferred_directory(chosen)
-
-    @contextmanager
-    def held(self, patience_s: float | None) -> Iterator[int]:
-        """Hold the lock, with all signals blocked; yield a descriptor of the directory.
-
-        Args:
-            patience_s: seconds to wait for the lock, with a warning after LOCK_TIMEOUT_S; None for
-                LOCK_TIMEOUT_S.
-
-        Raises:
-            FailedError: the lock is not free in time, and the message names its holder; or a signal
-                came that this process holds back.
-            TimedOutError: the patience is over.
-        """
-        blocked = change_mask(signal.SIG_BLOCK, ())
-        try:
-            # In here: a handler that runs right after it must not leave the signals blocked.
-            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-            fd = self._lock(blocked, patience_s)
-            try:
-                yield fd
-            finally:
-                self._unlock(fd)
-        finally:
-            change_mask(signal.SIG_SETMASK, blocked)
-
-    def _lock(self, blocked: Iterable[int], patience_s: float | None) -> int:
-        """Take the lock, and return its descriptor.
-
-        Args:
-            blocked: signals that were blocked before; all others act while the lock is waited for.
-        """
-        begun = time.monotonic()
-        told = False
-
-        def look() -> None:
-            nonlocal told
-            change_mask(signal.SIG_SETMASK, blocked)
-            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-            if ENDING_SIGNALS.intersection(blocked) & signal.sigpending():
-                raise FailedError(f"interrupted: {self._held_by(time.monotonic() - begun)}")
-            if patience_s is not None and not told and time.monotonic() - begun >= LOCK_TIMEOUT_S:
-                told = True  # once: the holder is looked for in all processes
-                self._warn(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
-
-        timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
-        while True:
-            fd = open_directory(self._directory)
-            try:
-                in_time = lock_in_time(fd, timeout_s, look)
-            except OSError as problem:
-                os.close(fd)
-                what = "cannot lock the state directory"
-                raise directory_failed(self._directory, what, problem) from None
-            except RuntimeError as problem:
-                # No more threads: a limit on processes, or Python is shutting down.
-                os.close(fd)
-                what = f"cannot wait for the host-wide lock: {problem}"
-                raise FailedError(f"{self._directory}: {what}") from None
-            if not in_time:
-                late = FailedError if patience_s is None else TimedOutError
-                raise late(self._held_by(timeout_s))
-            try:
-                if self._is_still_here(fd):
-                    return fd
-            except BaseException:
-                unlock(fd)
-                raise
-            self._unlock(fd)
-
-    def _held_by(self, seconds: float) -> str:
-        holder = lock_holder(self._directory)
-        return f"{self._directory}: the host-wide lock is held for {seconds:g} s by {holder}"
-
-    def _unlock(self, fd: int) -> None:
-        try:
-            unlock(fd)
-        except OSError as problem:
-            what = "cannot unlock the state directory"
-            raise directory_failed(self._directory, what, problem) from None
-
-    def _is_still_here(self, fd: int) -> bool:
-        """Return whether the directory is still the one that was opened, and not a replacement."""
-        try:
-            if not os.path.samestat(os.fstat(fd), os.stat(self._directory)):
-                return False
-        except FileNotFoundError:
-            return False
-        except OSError as problem:
-            what = "cannot look at the state directory"
-            raise directory_failed(self._directory, what, problem) from None
-        preferred = preferred_directory(self._chosen)
-        if preferred != self._preferred:
-            moved = f"the state directory moved from {self._preferred} to {preferred}"
-            raise FailedError(f"{moved} during this launch", "run the command again")
-        return True
 
 
 def open_directory(directory: str) -> int:

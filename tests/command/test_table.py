@@ -196,7 +196,7 @@ def test_the_host_lock_names_its_holder(
     A shared lock on a descriptor that can only be read is as good for that. With --wait it goes on
     as soon as the lock is free, or ends with its own time.
     """
-    monkeypatch.setattr(directory, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("gpulaunch.leases.table.LOCK_TIMEOUT_S", 0.05)
     me = pwd.getpwuid(os.getuid()).pw_name
     with host_lock_held(launcher, fcntl.LOCK_SH) as holder:
         want = f" is held for 0.05 s by pid {holder.pid} of {me} ("
@@ -249,7 +249,7 @@ def test_the_host_lock_follows_the_directory(
             launcher.state.mkdir()
         return real(descriptor, *others)
 
-    monkeypatch.setattr(directory, "lock_in_time", replace_then_lock)
+    monkeypatch.setattr("gpulaunch.leases.table.lock_in_time", replace_then_lock)
     with table.locked() as locked:
         assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
 
