@@ -244,9 +244,6 @@ def wait_until_closed(path: str) -> None:
         poll.poll(_LONGEST_S * 1000)
 
 
-_ENDS = {"ok": False, "any": True}
-
-
 class Predecessor(Record):
     """A launch that has to end before another one begins.
 
@@ -269,7 +266,7 @@ def split_after(text: str, known: Collection[str | None]) -> list[tuple[str, boo
     """Return the names in the value of an option --after, each with whether any end will do.
 
     Args:
-        text: names with a comma between them, each with :ok or :any behind it or nothing.
+        text: names with a comma between them, each with :any behind it or nothing.
         known: names that there are: one with a comma in it is one name.
 
     Raises:
@@ -283,8 +280,8 @@ def split_after(text: str, known: Collection[str | None]) -> list[tuple[str, boo
 
 
 def _split_end(word: str) -> tuple[str, bool]:
-    name, colon, end = word.rpartition(":")
-    return (name, _ENDS[end]) if colon and end in _ENDS else (word, False)
+    name = word.removesuffix(":any")
+    return name, name != word
 
 
 def find_predecessors(texts: Sequence[str]) -> list[Predecessor]:
