@@ -101,6 +101,9 @@ class Detachment:
     Args:
         ended: called with the exit status; must not raise.
 
+    Attributes:
+        pipe: descriptor for the one answer that is awaited; None once it is given.
+
     Raises:
         FailedError: it cannot be written into the history, or nobody waits for that any more; the
             launch must not go on.
@@ -109,7 +112,7 @@ class Detachment:
     def __init__(
         self, told: Detached, history: LaunchInHistory, ended: Callable[[int], None]
     ) -> None:
-        self._pipe: int | None = out_of_the_way(told.ready_fd)
+        self.pipe: int | None = out_of_the_way(told.ready_fd)
         self._ended = ended
         self._numbers = [
             number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN
@@ -120,7 +123,7 @@ class Detachment:
         text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
         failed = call_failed(text, why) if why else None
         try:  # not by its output, for which the disk may be too full as well
-            os.write(self._pipe, f"{failed.message}\n".encode() if failed else _READY)
+            os.write(self.pipe, f"{failed.message}\n".encode() if failed else _READY)
         except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
             raise call_failed("the launch that was to be detached was given up", problem) from None
         if failed:
@@ -132,16 +135,11 @@ class Detachment:
         Args:
             said: gpus="0,3", or number=2 and start="in 10 to 40 min", or after="exp6".
         """
-        if self._pipe is not None:
+        if self.pipe is not None:
             with suppress(OSError):  # nobody may wait for it any more
-                os.write(self._pipe, f"{json.dumps(said)}\n".encode())
-            os.close(self._pipe)
-            self._pipe = None
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits for an answer."""
-        return self._pipe is not None
+                os.write(self.pipe, f"{json.dumps(said)}\n".encode())
+            os.close(self.pipe)
+            self.pipe = None
 
     def has_job(self) -> None:
         """Leave signals to the job, which is about to start."""

@@ -193,8 +193,8 @@ class Reporter(Events):
         for listener in self._listeners:
             listener.waiting(reason, seen)
         if self._talks:
-            is_awaited = self._detachment is not None and self._detachment.is_awaited
-            if is_awaited or os.isatty(2):  # somebody reads it, and it costs 0.1 s
+            # Somebody has to read it, since it costs 0.1 s.
+            if os.isatty(2) or (self._detachment and self._detachment.pipe is not None):
                 from gpulaunch.launch.predict import predicted_start
 
                 predicted = predicted_start(self._launch, seen)

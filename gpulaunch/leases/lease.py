@@ -347,8 +347,6 @@ class Lease(Record):
         return cut_command(document, MAX_UNLOCKED_BYTES if self.engine else WRITTEN_BYTES)
 
 
-_LEASE_NEEDED = ("id", "uuids", "ancestors")
-_LEASE_CERTAIN = ("table", "engine", "container")
 _LEASE_RULES = rules_of(Lease, without=("user_id", "busy_s"), share=dict, engine_job=dict)
 
 
@@ -375,8 +373,8 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
         Lease,
         document,
         _LEASE_RULES,
-        needed=_LEASE_NEEDED,
-        certain=_LEASE_CERTAIN,
+        needed=("id", "uuids", "ancestors"),
+        certain=("table", "engine", "container"),
         readers=readers,
         user_id=user_id,
         busy_s=busy_s,
@@ -478,8 +476,6 @@ class Ticket(Record):
         return cut_command(document | {"version": VERSION})
 
 
-_TICKET_NEEDED = ("id", "number", "uuids", "gpus")
-_TICKET_CERTAIN = ("table", "within")
 _TICKET_RULES = rules_of(
     Ticket, without=("user_id", "linked_ns"), number=(1, MAX_NUMBER), gpus=(1, 1 << 31)
 )
@@ -492,14 +488,13 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
         FieldError: it is no such document, or needs a later version.
     """
     check_version(document)
-    readers: Readers = {"since": known_time}
     ticket = decode(
         Ticket,
         document,
         _TICKET_RULES,
-        needed=_TICKET_NEEDED,
-        certain=_TICKET_CERTAIN,
-        readers=readers,
+        needed=("id", "number", "uuids", "gpus"),
+        certain=("table", "within"),
+        readers={"since": known_time},
         user_id=user_id,
         linked_ns=linked_ns,
     )
