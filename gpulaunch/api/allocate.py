@@ -18,7 +18,7 @@ from gpulaunch.launch.assess import would_wait
 from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.apart import Attempt
 from gpulaunch.profiles.pattern import Graph, graph_pattern
@@ -209,7 +209,7 @@ def _allocate(given: Given, name: str | None, graph: Graph | None, given_up: int
     launch = replace(launch, time_limit_s=None, request=endless, idle_after_s=None)
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
-    table = open_table_of(launch, _log.warning)
+    table = open_table(private=launch.private, warn=_log.warning)
     keeper = acquire(launch, table, LogEvents(), Keeper, given_up)
     if keeper.grant.exclusive_reason:
         _log.warning("not shared: %s", keeper.grant.exclusive_reason)
@@ -231,7 +231,7 @@ class LogEvents(Events):
         """Return the error with a hint for programs."""
         if isinstance(decision, Refuse):
             return RefusedError(decision.reason)
-        table = open_table_of(launch, self.warn)
+        table = open_table(private=launch.private, warn=self.warn)
         return would_wait(launch, table, decision.reason, "give wait=True to queue")
 
 

@@ -83,7 +83,7 @@ def leave_when_told(argument: str) -> None:
     record_reader, uuids, directory = json.loads(argument)
     if os.read(0, 1) != _DONE:
         wait_until_unlocked(record_reader)
-        ShareGroup(open_table(described=True, warn=lambda _: None), uuids, directory).leave()
+        ShareGroup(open_table(private=True, warn=lambda _: None), uuids, directory).leave()
 
 
 class HeldLease:

@@ -53,8 +53,8 @@ from gpulaunch.lab.cluster.traffic import (
     shape_traffic,
     summed,
 )
-from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.options import one_of
+from gpulaunch.launch.read_engine import read_place
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
 from gpulaunch.process.execute import execute, own_command

@@ -242,7 +242,7 @@ def _jobs() -> Iterator[str]:
 
 def _leases() -> Iterator[str]:
     """Yield the names and ids of the leases and tickets that this user may end."""
-    snapshot = open_table(described=True, warn=lambda _: None).peek(problems=[])
+    snapshot = open_table(private=True, warn=lambda _: None).peek(problems=[])
     records: list[Lease | Ticket] = [*snapshot.leases, *snapshot.tickets]
     for record in records:
         if os.geteuid() in (0, record.user_id):

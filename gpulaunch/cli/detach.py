@@ -1,4 +1,8 @@
-"""`gpulaunch --detach`: start a launch in a session of its own, and leave it there."""
+"""`gpulaunch --detach`: start a launch in a session of its own, and leave it there.
+
+It is an ordinary command line of gpulaunch, which is told by a variable that it is detached, and
+answers by a pipe. docs/decisions/detached.md gives the reasons.
+"""
 
 import fcntl
 import json
@@ -6,6 +10,7 @@ import os
 import re
 import select
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,17 +31,24 @@ from gpulaunch.errors import (
     quoted,
 )
 from gpulaunch.files.data_files import make_own
-from gpulaunch.history.line import state_home
+from gpulaunch.history.line import history_directory, state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
-from gpulaunch.launch.detached import READY, Detached
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.process.execute import clean_environment, own_command
+from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way
 from gpulaunch.process.system import user_name
-from gpulaunch.records import replace
+from gpulaunch.records import Record, as_list, replace
+
+_VARIABLE = "GPULAUNCH_DETACHED"
+"""Variable by which a launch learns that it is detached; the job never sees it."""
+
+_READY = b"ready\n"
+"""First answer of a launch that others can find by its name now; any other is an error."""
 
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
@@ -46,6 +58,95 @@ _LONGEST_FILE = 60
 _SCRIPTS = (".py", ".sh")
 _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
+
+
+class Detached(Record):
+    """What a detached launch is told.
+
+    Attributes:
+        terminal: socket of the program that holds its terminal, or None.
+        ready_fd: descriptor of the pipe for its answers.
+        shell: the SHELL of the user, if it was changed on the way here.
+    """
+
+    key: str
+    log: str
+    terminal: str | None
+    ready_fd: int
+    shell: str | None
+
+
+def what_was_told() -> Detached | None:
+    """Take what this launch was told out of its environment; None if it is not detached yet."""
+    text = os.environ.pop(_VARIABLE, None)
+    if text is None:
+        return None
+    told = Detached(*json.loads(text))
+    if told.terminal:
+        os.environ.pop("SHELL", None)
+        if told.shell is not None:
+            os.environ["SHELL"] = told.shell
+    return told
+
+
+class Detachment:
+    """The side of a detached launch: its answers to the process that started it, and its end.
+
+    Until the job starts, it reports the end of the launch at a signal, too.
+
+    Args:
+        ended: called with the exit status; must not raise.
+
+    Attributes:
+        pipe: descriptor for the one answer that is awaited; None once it is given.
+
+    Raises:
+        FailedError: it cannot be written into the history, or nobody waits for that any more; the
+            launch must not go on.
+    """
+
+    def __init__(
+        self, told: Detached, history: LaunchInHistory, ended: Callable[[int], None]
+    ) -> None:
+        self.pipe: int | None = out_of_the_way(told.ready_fd)
+        self._ended = ended
+        self._numbers = [
+            number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+        ]
+        for number in self._numbers:
+            signal.signal(number, self._end)
+        why = history.written_at_once(told.key, told.log, told.terminal)
+        text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
+        failed = call_failed(text, why) if why else None
+        try:  # not by its output, for which the disk may be too full as well
+            os.write(self.pipe, f"{failed.message}\n".encode() if failed else _READY)
+        except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
+            raise call_failed("the launch that was to be detached was given up", problem) from None
+        if failed:
+            raise failed
+
+    def answer(self, standing: str) -> None:
+        """Tell the process that detached this launch what it does now; what follows is not told.
+
+        Args:
+            standing: such as "is running on GPUs 0,3".
+        """
+        if self.pipe is not None:
+            with suppress(OSError):  # nobody may wait for it any more
+                os.write(self.pipe, f"{json.dumps(standing)}\n".encode())
+            os.close(self.pipe)
+            self.pipe = None
+
+    def has_job(self) -> None:
+        """Leave signals to the job, which is about to start."""
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_DFL)
+        self._numbers = []
+
+    def _end(self, number: int, _frame: object) -> None:
+        with suppress(Exception):
+            self._ended(128 + number)
+        os._exit(128 + number)
 
 
 def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int:
@@ -129,7 +230,7 @@ def _logs_locked() -> Iterator[str]:
 def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     """Return the name of a launch: the given one, or the first that no recent launch has."""
     history = read_history(within_s=RECENT_S)
-    snapshot = open_table_of(launch, tell).peek()
+    snapshot = open_table(private=launch.private, warn=tell).peek()
     own = os.geteuid()
     live = {ticket.name for ticket in snapshot.tickets if ticket.user_id == own}
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
@@ -181,7 +282,7 @@ def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO
                 break
     finally:
         os.close(log_fd)
-    if line not in (READY, b""):
+    if line not in (_READY, b""):
         os.unlink(told.log)
         raise FailedError(line.decode().rstrip())
     return process, answers
@@ -192,7 +293,7 @@ def _standing(answers: FileIO) -> str | None:
     if not select.select([answers], [], [], _PATIENCE_S)[0]:
         return "has been started, but has neither GPUs nor a place in the queue yet"
     line = answers.readline()
-    return str(json.loads(line)["standing"]) if line else None
+    return str(json.loads(line)) if line else None
 
 
 def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -> int:
@@ -217,7 +318,8 @@ def _run(
 ) -> tuple["subprocess.Popen[bytes]", FileIO]:
     read_end, write_end = os.pipe()
     told = replace(told, ready_fd=write_end)
-    command, environment = [*own_command(), *arguments], clean_environment() | told.variables
+    command, environment = [*own_command(), *arguments], clean_environment()
+    environment[_VARIABLE.encode()] = json.dumps(as_list(told)).encode()
     if told.terminal:  # script starts what it is given by the SHELL, and appends to the log
         script = ["script", "-qefa", "-c", f"exec {shlex.join(command)}", told.log]
         command = ["dtach", "-n", told.terminal, *script]

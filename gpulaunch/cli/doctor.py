@@ -21,9 +21,9 @@ from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.surroundings import (
     find_strays,
+    open_table,
     read_surroundings,
     shown_settings,
-    shown_table,
 )
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
@@ -160,7 +160,7 @@ def _sharing_finding(machine: Machine) -> Finding:
 def _check_state_directory(
     settings: Options, machine: Machine | None, described: bool, warn: Callable[[str], None]
 ) -> Iterator[Finding]:
-    table = shown_table(settings, described=described, warn=warn)
+    table = open_table(private=described or settings.table == "private", warn=warn)
     problems: list[FailedError] = []
     seen = table.peek(problems=problems)
     table.draft().close()

@@ -15,7 +15,7 @@ from gpulaunch.launch.assess import preview, read_snapshot, visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.predict import predicted_start
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import name_job
 from gpulaunch.machine.gpu import Gpu, gpus_named
@@ -77,7 +77,9 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     granted = isinstance(decision, Grant)
     start = None
     if not granted:
-        start = predicted_start(launch, read_snapshot(launch, open_table_of(launch, tell), None))
+        start = predicted_start(
+            launch, read_snapshot(launch, open_table(private=launch.private, warn=tell), None)
+        )
     if options.json:
         from gpulaunch.cli.status import start_document  # late: for --when alone
 

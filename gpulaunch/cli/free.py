@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     # Ids are unique across machines, so for them no GPU is asked.
     asked = options.mine or options.topology is not None
     machine = shown_machine(options.topology, warn) if asked else None
-    table = open_table(described=True, warn=warn)
+    table = open_table(private=True, warn=warn)
     grace_s, ended, status = Options({}, os.environ).grace, set[str](), 0
     texts = options.id
     if options.mine:

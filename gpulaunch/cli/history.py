@@ -16,7 +16,7 @@ from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.past import is_elsewhere
-from gpulaunch.launch.surroundings import shown_settings, shown_table
+from gpulaunch.launch.surroundings import open_table, shown_settings
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import names_in_order
 from gpulaunch.process.system import boot_id, iso, parse_time, state_of, user_name
@@ -116,7 +116,8 @@ def _states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str
     unended = [launch for launch in launches if launch.ended_s is None]
     if not unended:
         return {}
-    table = shown_table(shown_settings(topology), described=unended[0].described, warn=warn)
+    private = unended[0].described or shown_settings(topology).table == "private"
+    table = open_table(private=private, warn=warn)
     leases = {lease.id for lease in table.peek(problems=[]).leases}
     boot = boot_id()
     states = {}

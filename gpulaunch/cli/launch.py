@@ -12,22 +12,21 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
 from gpulaunch.launch.assess import preview, would_wait
-from gpulaunch.launch.detached import Detached, EndBySignal, announce, answer, what_was_told
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.launch import Events, Keeper, Launch
-from gpulaunch.launch.listeners import JsonStatus, LaunchInHistory, notifiers_of
+from gpulaunch.launch.listeners import EVENT_VARIABLE, JsonStatus, LaunchInHistory, Notifier
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
-from gpulaunch.launch.surroundings import open_table_of, see_again
+from gpulaunch.launch.surroundings import open_table, see_again
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import gpus_called
 from gpulaunch.process.job import exit_like, exit_status
-from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
+    from gpulaunch.cli.detach import Detached, Detachment
     from gpulaunch.launch.past import Predecessor
 
 RunJob = Callable[[Launch, Events], int]
@@ -86,7 +85,7 @@ def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
         tell(problem)
     if not options.detach:
         return _run(options, launch, before, None, run_job)
-    from gpulaunch.cli.detach import detach  # late: few launches are detached
+    from gpulaunch.cli.detach import detach, what_was_told  # late: few launches are detached
 
     told = what_was_told()
     return _run(options, launch, before, told, run_job) if told else detach(options, launch, tell)
@@ -135,8 +134,7 @@ class Reporter(Events):
         if is_first and options.json_status_fd is not None:
             self._listeners.append(JsonStatus(options.json_status_fd))
         self._history: LaunchInHistory | None = None
-        self._before_job: EndBySignal | None = None
-        self._pipe: int | None = None  # to the process that detached this launch
+        self._detachment: Detachment | None = None
 
     def warn(self, text: str) -> None:
         """Print a warning."""
@@ -153,8 +151,8 @@ class Reporter(Events):
         if launch.in_history:
             self._history = LaunchInHistory(launch, [one.text for one in before])
             self._listeners.append(self._history)
-        if launch.notify:
-            self._listeners += notifiers_of(launch, launch.notify)
+        if launch.notify and EVENT_VARIABLE not in os.environ:  # else such a command has started it
+            self._listeners.append(Notifier(launch, launch.notify))
         if launch.recorded_in or options.record_to:
             # late: few launches are recorded
             from gpulaunch.lab.measure.recording import recorder_of
@@ -171,17 +169,16 @@ class Reporter(Events):
             FailedError: it has been given up, or nobody could find it.
         """
         assert self._history  # noqa: S101  without a history nothing is detached
-        self._pipe = out_of_the_way(told.ready_fd)
-        self._before_job = EndBySignal(self.ended)
+        from gpulaunch.cli.detach import Detachment
+
         for listener in self._listeners:
             listener.detached()
-        announce(told, self._pipe, self._history)
+        self._detachment = Detachment(told, self._history, self.ended)
 
     def _answer(self, standing: str) -> None:
         """Tell the process that detached this launch, if one did, what it does now, once."""
-        if self._pipe is not None:
-            pipe, self._pipe = self._pipe, None
-            answer(pipe, {"standing": standing})
+        if self._detachment:
+            self._detachment.answer(standing)
 
     def comes_after(self, name: str) -> None:
         """Report that the launch waits for the end of another one."""
@@ -196,7 +193,8 @@ class Reporter(Events):
         for listener in self._listeners:
             listener.waiting(reason, seen)
         if self._talks:
-            if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
+            # Somebody has to read it, since it costs 0.1 s.
+            if os.isatty(2) or (self._detachment and self._detachment.pipe is not None):
                 from gpulaunch.launch.predict import predicted_start
 
                 predicted = predicted_start(self._launch, seen)
@@ -220,8 +218,8 @@ class Reporter(Events):
 
     def has_job(self) -> None:
         """Hear that signals are the job's from now on."""
-        if self._before_job:
-            self._before_job.stop()
+        if self._detachment:
+            self._detachment.has_job()
 
     def granted(self, keeper: Keeper) -> None:
         """Report that the launch has its GPUs."""
@@ -250,7 +248,7 @@ class Reporter(Events):
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""
-        if self._before_job and self._history:  # known from now on, even if this is killed
+        if self._detachment and self._history:  # known from now on, even if this is killed
             self._history.ended(exit_status(status))
         for listener in self._listeners:
             listener.over(status)
@@ -276,7 +274,9 @@ class Reporter(Events):
             )
         if options.quiet:
             return WouldWaitError(decision.reason, hint)
-        return would_wait(launch, open_table_of(launch, _ignore), decision.reason, hint)
+        return would_wait(
+            launch, open_table(private=launch.private, warn=_ignore), decision.reason, hint
+        )
 
     def _explain(self, launch: Launch) -> None:
         if self._options.explain:

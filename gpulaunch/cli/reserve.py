@@ -23,7 +23,7 @@ from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Keeper
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.process.companion import stand_apart
 from gpulaunch.process.identity import Process
@@ -117,7 +117,7 @@ def _reserve(given: Given, leader: Process | None, parent: int) -> NoReturn:
         raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
     # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.
     launch = replace(launch, idle_after_s=None, recorded_in=None)
-    table = open_table_of(launch, tell)
+    table = open_table(private=launch.private, warn=tell)
     reporter = Reporter(options)
     reporter.concerns(launch)
     keeper = acquire(launch, table, reporter, Keeper)

@@ -127,7 +127,7 @@ def _set_up() -> None:
         if os.path.isdir(SET_UP):
             _make_directory()
         else:
-            _make_unless_used(open_table(described=True, warn=warn))
+            _make_unless_used(open_table(private=True, warn=warn))
         os.makedirs(os.path.dirname(_TMPFILES), exist_ok=True)
         with open(_TMPFILES, "w") as file:
             file.write(_ENTRY)

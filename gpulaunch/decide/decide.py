@@ -101,8 +101,7 @@ def _decide_alone(request: Request, state: State) -> Decision:
 
 def _decide_for_rank(request: Request, job: "EngineJob", state: State) -> Decision:
     """Decide for one of several ranks that divide GPUs: as the first did, if it has begun."""
-    topology = state.topology
-    admitted = admitted_gpus(request, topology, state.within)
+    admitted = admitted_gpus(request, state.topology, state.within)
     count = _count_for_all(request, job, admitted)
     if isinstance(count, Unfit):
         return Refuse(count.reason)
@@ -140,7 +139,6 @@ def _grant_group(
         return Refuse(
             f"{gpus_text(len(group))} are set for these ranks: {len(gpus)} of them are admitted"
         )
-    topology = state.topology
     reach = reach_of(request, state, gpus, gpus)
     busy = [uuid for uuid in must_be_free if uuid in reach.busy_until_s]
     if busy:
@@ -149,7 +147,7 @@ def _grant_group(
         count = len(must_be_free)
         free = count - len(busy)
         return Wait(too_few_text(count, free, count, users, narrowed=True, unfit=unfit))
-    problem = pose_problem(request, topology, gpus, gpus, len(gpus), state.neighbours)
+    problem = pose_problem(request, state, gpus, gpus, len(gpus))
     found = choose(request, problem)
     if isinstance(found, Unfit):
         return Wait(found.reason)
@@ -251,15 +249,7 @@ def _grant_free(
 def _grant_some(
     request: Request, state: State, reach: Reach, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
-    problem = pose_problem(
-        request,
-        state.topology,
-        reach.free,
-        choosable,
-        count,
-        state.neighbours,
-        reach.scope,
-    )
+    problem = pose_problem(request, state, reach.free, choosable, count, reach.scope)
     found = choose(request, problem)
     if isinstance(found, Unfit):
         return found

@@ -103,7 +103,6 @@ class Wait(Record):
     """Not now: too few of the GPUs that would do are free, or earlier requests come first.
 
     Attributes:
-        reason: what is missing.
         behind: the earlier request that this one comes after, or None.
         is_barred: whether enough GPUs are free, and only earlier requests are in the way.
     """

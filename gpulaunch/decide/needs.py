@@ -22,26 +22,6 @@ _LEAST_SLOWDOWN = 0.02
 """Slowdowns below are taken for noise of measurement."""
 
 
-def needs_of(
-    request: Request,
-    topology: Topology,
-    choosable: Sequence[Gpu],
-    count: int,
-) -> Needs:
-    """Return what a set of GPUs must have for this request.
-
-    In several machines a job that fits into one of them stays in one (topo-aware-sc17 4.4).
-    """
-    asked = request.required.uuids if request.required else ()
-    required = frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in asked)
-    return Needs(
-        required=required,
-        within=_groups_to_stay_in(request, topology, choosable, count, required),
-        nvlink=request.nvlink,
-        least_gb_per_s=request.least_gb_per_s,
-    )
-
-
 def _groups_to_stay_in(
     request: Request,
     topology: Topology,
@@ -49,7 +29,10 @@ def _groups_to_stay_in(
     count: int,
     required: frozenset[int],
 ) -> tuple[frozenset[int], ...]:
-    """Return the groups of GPUs that the request must not cross; empty if it may."""
+    """Return the groups of GPUs that the request must not cross; empty if it may.
+
+    In several machines a job that fits into one of them stays in one (topo-aware-sc17 4.4).
+    """
     if request.one_numa_node:
         return _group_gpus(topology, numa=True)
     nodes = _group_gpus(topology, numa=False)
@@ -234,15 +217,9 @@ def latest_starts(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]
     return starts
 
 
-def explain_unmet(
-    request: Request, count: int, problem: PlacementProblem, machine: str | None
-) -> str:
-    """Return why no set of enough GPUs is what the job needs.
-
-    Args:
-        machine: the machine's name, if the problem is about the idle machine; None if it is about
-            the GPUs that are free now.
-    """
+def _explain_unmet(request: Request, problem: PlacementProblem, machine: str | None) -> str:
+    """Return why no set of enough GPUs is what the job needs; see choose()."""
+    count = problem.count
     asked = f"{gpus_text(count)} requested"
     where = "free" if machine is None else f"that {machine} has"
     among = f"{len(problem.admitted)} {where}"
@@ -278,11 +255,10 @@ def _together_text(request: Request) -> str:
 
 def pose_problem(
     request: Request,
-    topology: Topology,
+    state: State,
     free: Sequence[Gpu],
     choosable: Sequence[Gpu],
     count: int,
-    leases: Sequence[Lease],
     scope: Sequence[Gpu] | None = None,
 ) -> PlacementProblem:
     """Return the placement problem that a request poses on a machine where jobs run.
@@ -292,7 +268,10 @@ def pose_problem(
         choosable: those of them that the request may get.
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
+    topology, leases = state.topology, state.neighbours
     order = next((one.order for one in request.constraints if one.order), ())
+    asked = request.required.uuids if request.required else ()
+    required = frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in asked)
     goes_by_utility = POLICIES[request.policy].goes_by_utility
     return PlacementProblem(
         topology,
@@ -302,7 +281,12 @@ def pose_problem(
         pattern=request.pattern,
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
-        needs=needs_of(request, topology, choosable, count),
+        needs=Needs(
+            required=required,
+            within=_groups_to_stay_in(request, topology, choosable, count, required),
+            nvlink=request.nvlink,
+            least_gb_per_s=request.least_gb_per_s,
+        ),
         weights=request.weights,
         slowdown=expected_slowdown(request, topology, leases),
         least_utility=request.least_utility,
@@ -318,12 +302,13 @@ def choose(
     """Return the best placement by the request's policy, or why none will do.
 
     Args:
-        machine: the machine's name, for the reason, if the problem is about the idle machine.
+        machine: the machine's name, for the reason, if the problem is about the idle machine; None
+            if it is about the GPUs that are free now.
     """
     placement = place(problem, request.policy)
     if placement is None:
         untried = "; there are too many sets to try them all" if problem.too_many else ""
-        return Unfit(explain_unmet(request, problem.count, problem, machine) + untried)
+        return Unfit(_explain_unmet(request, problem, machine) + untried)
     least = request.least_utility
     waits = POLICIES[request.policy].waits_for_utility
     if not waits or placement.utility is None or placement.utility >= least:
@@ -346,7 +331,7 @@ def why_hopeless(
         return None
     if not POLICIES[request.policy].waits_for_utility:
         request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
-    problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
+    problem = pose_problem(request, State(topology), topology.gpus, admitted, count)
     found = choose(request, problem, topology.name)
     return found.reason if isinstance(found, Unfit) and not found.may_exist else None
 

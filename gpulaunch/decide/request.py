@@ -115,7 +115,6 @@ class Request(Record):
         weights: weights of communication, interference and fragmentation in that utility.
         slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
             this one; 0.1 is 10 %.
-        name: the name that the user gave the job, or None.
         assumed: fields above that neither the user nor a profile set.
         sharing: what it brings along if it shares; None if it wants GPUs to itself.
         exclusive_reason: why a job whose user wants to share gets GPUs to itself; None otherwise.

@@ -105,10 +105,9 @@ def _place_in_group(
         return Unfit(option.refusal)
     if _is_barred(request, state, reach, option.group):
         return Unfit("earlier requests wait for it")
-    topology, leases = state.topology, state.neighbours
     gpus = [gpu for gpu in _choosable(state, reach) if gpu.uuid in option.group]
-    unoccupied = [gpu for gpu in topology.gpus if gpu in reach.free or gpu in gpus]
-    problem = pose_problem(request, topology, unoccupied, gpus, count, leases)
+    unoccupied = [gpu for gpu in state.topology.gpus if gpu in reach.free or gpu in gpus]
+    problem = pose_problem(request, state, unoccupied, gpus, count)
     placement = choose(request, problem)
     if isinstance(placement, Unfit):
         return placement
@@ -138,29 +137,23 @@ def _effective_bandwidth_alone(request: Request, state: State, reach: Reach, cou
     choosable = [gpu for gpu in reach.free if gpu in admitted]
     if count > len(choosable):
         return 0.0
-    leases = state.neighbours
-    problem = pose_problem(request, state.topology, reach.free, choosable, count, leases)
-    found = choose(request, problem)
+    found = choose(request, pose_problem(request, state, reach.free, choosable, count))
     return 0.0 if isinstance(found, Unfit) else found.scores.effective_bandwidth or 0.0
 
 
 def open_group(request: Request, state: State, grant: Grant) -> Grant:
     """Return a grant of free GPUs with the share group that they become, if they can be shared."""
     uuids = [gpu.uuid for gpu in state.topology.gpus if gpu.index in grant.placement.gpus]
-    option = _new_group(request, uuids, state.neighbours)
-    if option.refusal:
-        return replace(grant, exclusive_reason=option.refusal)
-    return replace(grant, share_option=option)
-
-
-def _new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
-    """Return the share group that free GPUs become if the request is the first to share them."""
     option = assess_group(request, uuids, ())
-    # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
-    # all GPUs of the group, stays with it.
-    if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
-        return replace(option, refusal="the MPS daemon of another share group has it still")
-    return option
+    refusal = option.refusal
+    for lease in state.neighbours:
+        # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which
+        # serves all GPUs of the group, stays with it.
+        if lease.share and not set(uuids).isdisjoint(lease.share.group):
+            refusal = "the MPS daemon of another share group has it still"
+    if refusal:
+        return replace(grant, exclusive_reason=refusal)
+    return replace(grant, share_option=option)
 
 
 def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lease]) -> ShareOption:

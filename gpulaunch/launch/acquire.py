@@ -49,34 +49,16 @@ def acquire(
         TimedOutError: the launch has waited for its wait timeout.
         GivenUpError: the launch was given up while it waited.
     """
-    try:
-        outcome = _acquire(launch, table, events, make, given_up)
-    except _LeaseAroundEndedError as ended:
-        events.warn(f"lease {ended} has ended, so the job gets GPUs outside of it")
-        launch = replace(launch, within=None)
-        outcome = _acquire(launch, table, events, make, given_up)
-    if isinstance(outcome, Wait | Refuse):
-        raise events.refusal(launch, outcome)
-    return outcome
-
-
-def _acquire(
-    launch: Launch,
-    table: Table,
-    events: Events,
-    make: "Callable[[Launch, Table, Draft, Share | None], K]",
-    given_up: int | None,
-) -> K | Wait | Refuse:
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
     tried: set[str] = set()
     try:
         decision, state = assess(launch, table, None)
         while True:
-            if _end_abandoned(launch, table, state, tried):
-                decision, state = assess(launch, table, _ticket_of(place))
+            ticket = place.ticket if place else None
+            decision, state = _end_abandoned(launch, table, ticket, decision, state, tried)
             if launch.within and not state.within:
-                raise _LeaseAroundEndedError(launch.within.id)
+                break
             if isinstance(decision, Wait) and place is None:
                 # Without the lock the table is not read at one moment: what one job has just
                 # released and what it took before may both seem to be in use.
@@ -92,9 +74,9 @@ def _acquire(
                     keeper = None
                 if keeper is not None:
                     return keeper
-                decision, state = assess(see_again(launch), table, _ticket_of(place))
+                decision, state = assess(see_again(launch), table, ticket)
             elif isinstance(decision, Refuse) or not launch.wait:
-                return decision
+                break
             else:
                 place = place or _join_queue(launch, table, events, given_up)
                 place.sleep(decision, state)
@@ -102,10 +84,11 @@ def _acquire(
     finally:
         if place:
             place.close()
-
-
-class _LeaseAroundEndedError(Exception):
-    """The lease around a launch has ended since it was read; its id is the argument."""
+    if launch.within and not state.within:  # it has ended since it was read
+        events.warn(f"lease {launch.within.id} has ended, so the job gets GPUs outside of it")
+        return acquire(replace(launch, within=None), table, events, make, given_up)
+    assert not isinstance(decision, Grant)  # noqa: S101  it was taken, or decided upon again
+    raise events.refusal(launch, decision)
 
 
 def _join_queue(
@@ -116,18 +99,26 @@ def _join_queue(
     return PlaceInQueue(launch, table, events, given_up)
 
 
-def _end_abandoned(launch: Launch, table: Table, state: State, tried: set[str]) -> bool:
-    """End containers that should have ended; return whether any has been tried.
+def _end_abandoned(
+    launch: Launch,
+    table: Table,
+    ticket: Ticket | None,
+    decision: Decision,
+    state: State,
+    tried: set[str],
+) -> tuple[Decision, State]:
+    """End containers that should have ended; return the decision and its state, then made anew.
 
     Args:
         tried: ids of leases to leave alone; those that are tried are added.
     """
-    if not state.unlocked - tried:
-        return False
-    from gpulaunch.launch.free import end_abandoned  # late: few leases are containers'
+    if state.unlocked - tried:
+        from gpulaunch.launch.free import end_abandoned  # late: few leases are containers'
 
-    unlocked = [lease for lease in state.leases if lease.id in state.unlocked]
-    return end_abandoned(table, unlocked, launch.grace_s, tried)
+        unlocked = [lease for lease in state.leases if lease.id in state.unlocked]
+        if end_abandoned(table, unlocked, launch.grace_s, tried):
+            return assess(launch, table, ticket)
+    return decision, state
 
 
 def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
@@ -146,11 +137,6 @@ def _lock_patience_s(launch: Launch) -> float | None:
     if not launch.wait:
         return None
     return float("inf") if launch.wait_timeout_s is None else launch.wait_timeout_s
-
-
-def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
-    """Return the launch's ticket; None if it is not in the queue."""
-    return place.ticket if place else None
 
 
 def _take(
@@ -175,7 +161,9 @@ def _take(
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             keeper = make(launch, table, record, share)
             with table.locked(_lock_patience_s(launch)) as locked:
-                now_seen = state_of(launch, locked.read(_ticket_of(place)), state.outside)
+                now_seen = state_of(
+                    launch, locked.read(place.ticket if place else None), state.outside
+                )
                 if replace(now_seen, clock_s=state.clock_s) != state:
                     state, decision = now_seen, decide(launch.request, now_seen)
                 if isinstance(decision, Grant) and _suits_daemon(launch, decision, state, share):
@@ -212,11 +200,7 @@ def _prepare_share(
 
 
 def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share | None") -> bool:
-    """Return whether a decision that was made again needs the very MPS daemon that is ready.
-
-    Args:
-        prepared: the share whose daemon is ready; None if none is.
-    """
+    """Return whether a decision that was made again needs the very MPS daemon that is ready."""
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
         return state.within is not None or prepared is None
     option = grant.share_option

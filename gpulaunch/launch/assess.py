@@ -6,9 +6,8 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.surroundings import name_strays, open_table_of, see_again
+from gpulaunch.launch.surroundings import name_strays, open_table, see_again
 from gpulaunch.leases.drain import drains_by_gpu
-from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.leases.table import Snapshot, Table
@@ -21,7 +20,7 @@ from gpulaunch.records import replace
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, State]:
     """Return the decision that a launch would get now, and its state; nothing is taken."""
-    return assess(launch, open_table_of(launch, warn), None)
+    return assess(launch, open_table(private=launch.private, warn=warn), None)
 
 
 def assess(launch: Launch, table: Table, ticket: Ticket | None) -> tuple[Decision, State]:
@@ -123,4 +122,9 @@ def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWai
 
 def visible_gpus(launch: Launch, grant: Grant) -> Sequence[Gpu]:
     """Return the GPUs that the job of a grant sees, in the order in which it counts them."""
-    return in_sight(grant.gpus, replace(grant, own=None).gpus, launch.visible)
+    own, of_all_ranks = grant.gpus, replace(grant, own=None).gpus
+    if launch.visible == "own":
+        return own
+    if launch.visible == "ranks":  # as programs want that take the GPU of their LOCAL_RANK
+        return of_all_ranks
+    return [*own, *(gpu for gpu in of_all_ranks if gpu not in own)]

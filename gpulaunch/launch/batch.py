@@ -275,7 +275,6 @@ class Batch:
         ended: called with the result of a job, and how many have ended; it must not raise.
         common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
-        grace_s: seconds between TERM and KILL.
 
     Attributes:
         done: results of ended jobs, by id, including those of earlier runs of the batch.
@@ -299,7 +298,7 @@ class Batch:
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
         self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
-        self._table = open_table(described=True, warn=lambda text: say("warning", text))
+        self._table = open_table(private=True, warn=lambda text: say("warning", text))
         self.done = {task.id: result for task in tasks if (result := _ended(task, results))}
         self._pending = [task for task in tasks if task.id not in self.done]
         self._begun: list[_Begun] = []

@@ -93,11 +93,7 @@ def read_tasks(
 
 
 def _check_command(number: int, entry: Entry) -> None:
-    """Check that a job's command could be run.
-
-    Raises:
-        UsageError: it has none, or one that could not.
-    """
+    """Check that a job's command could be run."""
     if "command" not in entry.own:
         raise entry.where.error(
             None,
@@ -128,9 +124,6 @@ def _read_after(entry: Entry, ids: Mapping[str, int]) -> dict[int, bool]:
 
     Args:
         ids: ids of the jobs before it in the file, by name.
-
-    Raises:
-        UsageError: there is no such job.
     """
     after: dict[int, bool] = {}
     for text in entry.own.get("after", ()):
@@ -150,11 +143,7 @@ def _read_after(entry: Entry, ids: Mapping[str, int]) -> dict[int, bool]:
 def _check(
     number: int, entry: Entry, common: Mapping[str, str], warn: Callable[[str], None]
 ) -> Launch:
-    """Return a job's launch, if the idle machine could take it.
-
-    Raises:
-        UsageError: it could not.
-    """
+    """Return a job's launch, if the idle machine could take it."""
     job = f"job {number} ({entry.name})"
     command = entry.own["command"]
     given = {key: (key, text) for key, text in {**common, **entry.settings}.items()}

@@ -13,7 +13,7 @@ from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Events, Keeper, Launch
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import wait_until_dead
@@ -206,7 +206,7 @@ class ContainerLeases:
     def table_of(self, launch: Launch) -> Table:
         """Return the allocation table, which is that of the first launch."""
         if self._table is None:
-            self._table = open_table_of(launch, self.warn)
+            self._table = open_table(private=launch.private, warn=self.warn)
         return self._table
 
     def reserve(self, launch: Launch) -> None:

@@ -184,7 +184,7 @@ class DockerPorter(ContainerLeases):
         lease_id = labels.get(LEASE_LABEL)
         if lease_id is None:
             return False
-        leases = open_table(described=True, warn=self.warn).peek().leases
+        leases = open_table(private=True, warn=self.warn).peek().leases
         return any(one.id == lease_id and one.user_id == os.geteuid() for one in leases)
 
     def _foresee(self, launch: Launch) -> None:
@@ -228,7 +228,7 @@ class DockerPorter(ContainerLeases):
         return super().take(launch, gone)
 
     def _renew(self, container: Container, gone: int, send: Callable[[], str | None]) -> None:
-        if has_lease(container, self.client, open_table(described=True, warn=self.warn)):
+        if has_lease(container, self.client, open_table(private=True, warn=self.warn)):
             return
         launch = read_container_start(
             self.options,

@@ -107,9 +107,6 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
 
     Returns:
         A client of their engine.
-
-    Raises:
-        FailedError: the engine cannot be asked, or does not end them.
     """
     from gpulaunch.containers.held_leases import client_of_lease
 
@@ -141,11 +138,7 @@ def _end_holders(
     grace_s: float,
     warn: Callable[[str], None],
 ) -> None:
-    """End the processes that hold a record.
-
-    Raises:
-        FailedError: they are not visible here, are another user's, or survive KILL.
-    """
+    """End the processes that hold a record."""
     if not holders(fd) and _is_live(fd):
         hint = "run this where they run"
         raise FailedError(
@@ -232,7 +225,6 @@ def end_abandoned(table: Table, unlocked: Iterable[Lease], grace_s: float, tried
 
     Args:
         unlocked: leases that no process holds any more.
-        grace_s: seconds between TERM and KILL.
         tried: ids of leases to leave alone; those that are tried are added.
 
     Returns:

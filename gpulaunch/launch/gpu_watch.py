@@ -67,12 +67,7 @@ class GpuWatch:
             )
 
     def _watch_idleness(self, record: Draft, after_s: float, limit_s: float | None) -> None:
-        """Watch in two threads whether the GPUs are at work, and what the job does on others.
-
-        Args:
-            after_s: seconds after which idle GPUs are told of.
-            limit_s: seconds after which the job is ended; None for never.
-        """
+        """Watch in two threads whether the GPUs are at work, and what the job does on others."""
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
         self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
         self._after_s = after_s
@@ -92,9 +87,16 @@ class GpuWatch:
         busy_s = time.monotonic()
         while True:
             time.sleep(self._every_s)
-            if self._are_busy():
+            try:
+                is_busy = are_busy(self._machine, self._gpus)
+            except FailedError:  # what is unknown is no idleness
+                is_busy = True
+            if is_busy:
                 busy_s, told = time.monotonic(), False
-                self._touch()
+                # This sets the file's modification time. Setting it by utime() would be an event of
+                # IN_ATTRIB, which wakes those who wait for the end of the lease.
+                with suppress(OSError):
+                    os.pwrite(self._fd, b"{", 0)
                 continue
             idle_s = time.monotonic() - busy_s
             if idle_s >= self._after_s and not told:
@@ -110,12 +112,6 @@ class GpuWatch:
         while True:
             time.sleep(self._every_s)
             self._look_for_strays()
-
-    def _are_busy(self) -> bool:
-        try:
-            return are_busy(self._machine, self._gpus)
-        except FailedError:  # what is unknown is no idleness
-            return True
 
     def _look_for_strays(self) -> None:
         """Look for processes of the job on other GPUs, and say so of the first."""
@@ -138,15 +134,6 @@ class GpuWatch:
             if is_first:
                 text = f"job {name_job(self._lease)} computes {where}"
                 self._table.warn(f"{text}: it has to keep the CUDA_VISIBLE_DEVICES that it got")
-
-    def _touch(self) -> None:
-        """Set the file's modification time by writing its first byte again.
-
-        Setting it by utime() would be an event of IN_ATTRIB, which wakes those who wait for the end
-        of the lease.
-        """
-        with suppress(OSError):
-            os.pwrite(self._fd, b"{", 0)
 
 
 def over_limit(limit_s: float) -> TimedOutError:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 
 from gpulaunch.containers.engines import ENGINES
@@ -103,9 +104,14 @@ def _explain_launcher(command: Sequence[str], _: Mapping[str, str]) -> str | Non
 
 
 def _explain_tmux(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    import socket  # late: few jobs are tmux
+
     path = _tmux_socket(command, environment)
-    if not _is_served(path):
-        return None  # it starts a server, which belongs to the job
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except OSError:
+            return None  # it starts a server, which belongs to the job
     return (
         f"hands the command to its server at {path}, which runs already, outside this lease: "
         "write 'tmux ... \"gpulaunch ... -- COMMAND\"'"
@@ -127,30 +133,6 @@ def _tmux_socket(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if inside and name == "default":
         return inside
     return f"{environment.get('TMUX_TMPDIR') or '/tmp'}/tmux-{os.getuid()}/{name}"  # noqa: S108
-
-
-def _is_served(path: str) -> bool:
-    """Return whether a program listens at a socket."""
-    import socket  # late: few jobs are tmux
-
-    with socket.socket(socket.AF_UNIX) as client:
-        try:
-            client.connect(path)
-        except OSError:
-            return False
-    return True
-
-
-def _explain_mpirun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    return explain_mpirun(command, environment, [os.uname().nodename], _read_hostfile)
-
-
-def _read_hostfile(path: str) -> str:
-    """Return the text of a hostfile; empty if it cannot be read, which mpirun will tell."""
-    try:
-        return read_text(path)
-    except UsageError:
-        return ""
 
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")
@@ -189,23 +171,16 @@ def hosts_of(hostfile: str, own_name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(own_name if name in _HERE else name for name in names))
 
 
-def explain_mpirun(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    own_names: Sequence[str],
-    read: Callable[[str], str],
-) -> str | None:
-    """Return why ranks of mpirun have no lease, and what to type instead; None if all have it.
-
-    Args:
-        read: function that returns the text of a hostfile, empty if it cannot be read.
-    """
+def _explain_mpirun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return why ranks of mpirun have no lease, and what to type instead; None if all have it."""
     if _has_own_launches(command):
         return None
+    own_name = os.uname().nodename
     named = [host for text in _values(command, _HOST_OPTIONS) for host in text.split(",")]
     for path in _values(command, _FILE_OPTIONS):
-        named += hosts_of(read(path), own_names[0])
-    here = {*own_names, *(name.partition(".")[0] for name in own_names), *_HERE}
+        with suppress(UsageError):  # mpirun will tell that it cannot be read
+            named += hosts_of(read_text(path), own_name)
+    here = {own_name, own_name.partition(".")[0], *_HERE}
     hosts = [host.partition(":")[0] for host in named]
     far = list(dict.fromkeys(host for host in hosts if host and host not in here))
     if not far and not hosts and _nodes_of_job(environment) > 1:
@@ -219,7 +194,7 @@ def explain_mpirun(
     )
 
 
-def explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+def _explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """Return why tasks of srun have no lease, and what to type instead; None if all have it."""
     instead = "write 'srun ... gpulaunch -- COMMAND', a launch for each task"
     if _has_own_launches(command):
@@ -280,6 +255,6 @@ _PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]
     **dict.fromkeys(("sh", "bash", "dash", "zsh"), _explain_shell),
     **dict.fromkeys(("accelerate", "accelerate-launch", "deepspeed"), _explain_launcher),
     "tmux": _explain_tmux,
-    "srun": explain_srun,
+    "srun": _explain_srun,
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _explain_mpirun),
 }

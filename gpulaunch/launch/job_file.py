@@ -81,7 +81,6 @@ class Where(Record):
     Attributes:
         place: file and line, or of TOML that a program has given the number of the job.
         document: the TOML file, in which the line is found; None for other formats.
-        path: path of the job in the document.
     """
 
     place: str

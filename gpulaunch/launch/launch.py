@@ -8,7 +8,7 @@ from gpulaunch.decide.decision import Grant, Refuse, State, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.leases.lease import Lease, Share, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record import published
 from gpulaunch.leases.record_file import Draft
@@ -27,7 +27,6 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.engine import ContainerLaunch
-    from gpulaunch.leases.lease import EngineJob, Share
 
 
 class Launch(Record):
@@ -35,10 +34,10 @@ class Launch(Record):
 
     Attributes:
         within: the live lease that this launch runs inside of, or None.
-        name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
         wait_timeout_s: seconds of the longest wait, or None for no limit.
-        private: whether a container's own table will do if the host's is not mounted.
+        private: whether a container's own table will do if the host's is not mounted, as it does
+            for a described machine.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
         bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
         time_limit_s: seconds that the job may run, or None for no limit.
@@ -111,7 +110,7 @@ class Keeper:
         launch: Launch,
         table: Table,
         record: Draft,
-        share: "Share | None" = None,  # noqa: ARG002
+        share: Share | None = None,  # noqa: ARG002
     ) -> None:
         self.launch, self.table, self.record = launch, table, record
         self.process = this_process()
@@ -177,12 +176,11 @@ class Events:
 
 
 def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:
-    """Return the lease of a launch that this process makes.
-
-    Args:
-        job: the process that it names as the job.
-    """
-    container = launch.container
+    """Return the lease of a launch that this process makes."""
+    container, engine_job = launch.container, launch.request.engine_job
+    if engine_job:  # with the GPUs of all of its ranks, if they divide them
+        of_all = [] if grant.own is None else replace(grant, own=None).gpus
+        engine_job = replace(engine_job, group=tuple(gpu.uuid for gpu in of_all))
     return Lease(
         id=lease_id,
         user_id=os.geteuid(),
@@ -204,17 +202,9 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
         ends_within_s=launch.request.ends_within_s,
         # In CI a container has to end with its launcher, unless it was detached.
         ends_with_launcher=bool(container and container.attached and is_cancelled_by_kill()),
-        engine_job=_engine_job_of(launch, grant),
+        engine_job=engine_job,
         watches_use=launch.idle_after_s is not None and launch.machine.key is None,
     )
-
-
-def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
-    """Return the engine's job of a lease, with the GPUs of all of its ranks if they divide them."""
-    job = launch.request.engine_job
-    if job is None or grant.own is None:
-        return job and replace(job, group=())
-    return replace(job, group=tuple(gpu.uuid for gpu in replace(grant, own=None).gpus))
 
 
 def ticket_of(launch: Launch, ticket_id: str, number: int) -> Ticket:

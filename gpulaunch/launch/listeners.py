@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -39,8 +39,6 @@ class LaunchInHistory(Events):
         """Write the line at once: the launch has been detached, and others look for it by name.
 
         Args:
-            key: its key in the history.
-            log: file of its output.
             terminal: socket of the program that holds its terminal, or None.
 
         Returns:
@@ -172,38 +170,17 @@ def _take_descriptor(word: str) -> int:
 
 
 EVENT_VARIABLE = "GPULAUNCH_EVENT"
-"""Variable with the event; those with more about it begin so, too."""
+"""Variable with the event, of a command that is told of it; those with more about it begin so."""
 
 _LIMIT_S = 60
 _KILL_AFTER_S = 5  # after TERM
 
 
-def notifiers_of(launch: Launch, command: str) -> "list[Notifier]":
-    """Return what tells of a launch; nothing in a launch that such a command has started itself."""
-    return [] if EVENT_VARIABLE in os.environ else [Notifier(launch, command)]
-
-
-def notify(command: str, event: str, **about: str | None) -> None:
-    """Run a user's command for an event, beside this process and without waiting for it.
-
-    Args:
-        event: start, idle, end, failure or another word.
-        **about: what else it is told, as variables GPULAUNCH_EVENT_*; None is left out.
-    """
-    variables = clean_environment()
-    variables.pop(LEASE_VARIABLE.encode(), None)  # it is no part of a job
-    told = {f"{EVENT_VARIABLE}_{name.upper()}": text for name, text in about.items()}
-    for name, text in {EVENT_VARIABLE: event, **told}.items():
-        if text is not None:
-            variables[os.fsencode(name)] = os.fsencode(text)
-    _run_beside(command, variables)
-
-
 class Notifier(Events):
-    """What tells of one launch."""
+    """What runs a shell command of the user's for each event of a launch, beside this process."""
 
     def __init__(self, launch: Launch, command: str) -> None:
-        self._launch, self._command = launch, command
+        self._command = command
         self._about: dict[str, str | None] = {"name": launch.name}
         self._started_s: float | None = None
         self._is_awaited = False
@@ -220,50 +197,49 @@ class Notifier(Events):
         """Tell that the job has its GPUs and is about to start."""
         self._started_s = time.monotonic()
         self._about["lease"] = keeper.lease.id
-        gpus = keeper.grant.gpus
-        self._about["gpus"] = ",".join(gpu.name for gpu in gpus)
-        notify(self._command, "start", **self._about)
+        self._about["gpus"] = keeper.grant.names
+        self._tell("start")
 
     def idle(self, seconds: float) -> None:
         """Tell that the GPUs have done nothing for a while; called from another thread."""
         # What the job orphans at this very moment goes to init instead of this process. It is
         # looked after all the same: it has the lease's record open.
-        notify(self._command, "idle", **self._about, idle_s=f"{seconds:.0f}")
+        self._tell("idle", idle_s=f"{seconds:.0f}")
 
     def ended(self, exit_status: int) -> None:
         """Tell that the launch has ended; of one that is refused at once nobody need be told."""
-        if self._started_s is None and not self._is_awaited:
+        if self._started_s is not None:
+            self._about["duration_s"] = f"{time.monotonic() - self._started_s:.0f}"
+        elif not self._is_awaited:
             return
-        seconds = None if self._started_s is None else time.monotonic() - self._started_s
-        notify(
-            self._command,
-            "failure" if exit_status else "end",
-            **self._about,
-            exit_status=str(exit_status),
-            duration_s=None if seconds is None else f"{seconds:.0f}",
-        )
+        self._tell("failure" if exit_status else "end", exit_status=str(exit_status))
 
+    def _tell(self, event: str, **more: str) -> None:
+        """Run the command in a session of its own, without stdin, stdout and stderr.
 
-def _run_beside(command: str, variables: Mapping[bytes, bytes]) -> None:
-    """Run a shell command in a session of its own, without stdin, stdout and stderr.
+        It is nobody's child, and has none of this process's descriptors: no lease and no pipe lasts
+        longer for it. If it cannot be run, nothing happens.
+        """
+        variables = clean_environment()
+        variables.pop(LEASE_VARIABLE.encode(), None)  # it is no part of a job
+        variables[EVENT_VARIABLE.encode()] = event.encode()
+        for name, text in {**self._about, **more}.items():
+            if text is not None:
+                variables[f"{EVENT_VARIABLE}_{name.upper()}".encode()] = os.fsencode(text)
+        shell = ["/bin/sh", "-c", self._command]
+        limited = ["timeout", "-k", str(_KILL_AFTER_S), str(_LIMIT_S), *shell]
 
-    It is nobody's child, and has none of this process's descriptors: no lease and no pipe lasts
-    longer for it. If it cannot be run, nothing happens.
-    """
-    shell = ["/bin/sh", "-c", command]
-    limited = ["timeout", "-k", str(_KILL_AFTER_S), str(_LIMIT_S), *shell]
+        def run() -> None:
+            os.setsid()
+            os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+            for _ in range(3):
+                os.open(os.devnull, os.O_RDWR)
+            for number in (*PYTHON_IGNORES, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            with suppress(FileNotFoundError):  # without coreutils it has no limit
+                os.execvpe(limited[0], limited, variables)  # noqa: S606
+            os.execve(shell[0], shell, variables)  # noqa: S606
 
-    def run() -> None:
-        os.setsid()
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-        for _ in range(3):
-            os.open(os.devnull, os.O_RDWR)
-        for number in (*PYTHON_IGNORES, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        with suppress(FileNotFoundError):  # without coreutils it has no limit
-            os.execvpe(limited[0], limited, variables)  # noqa: S606
-        os.execve(shell[0], shell, variables)  # noqa: S606
-
-    with suppress(OSError):
-        fork_orphan(run)
+        with suppress(OSError):
+            fork_orphan(run)

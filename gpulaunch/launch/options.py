@@ -15,6 +15,9 @@ from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, qu
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.units import parse_duration, parse_size
+from gpulaunch.leases.lease import IDLE_AFTER_S, OBJECTIVES
+from gpulaunch.leases.record import PUBLISHED
+from gpulaunch.sharing.mps_directories import PATIENCE_S
 
 if TYPE_CHECKING:
     from gpulaunch.placement.problem import Weights
@@ -92,20 +95,6 @@ def parse_policy(text: str) -> str:
     from gpulaunch.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
-
-
-def parse_objective(text: str) -> str:
-    """Return the name of a purpose of sharing."""
-    from gpulaunch.leases.lease import OBJECTIVES
-
-    return one_of(OBJECTIVES, "objective")(text)
-
-
-def parse_published(text: str) -> str:
-    """Return what others may read of a command."""
-    from gpulaunch.leases.record import PUBLISHED
-
-    return one_of(PUBLISHED, "part of a command")(text)
 
 
 def parse_way(text: str) -> str:
@@ -221,7 +210,6 @@ class Option(Generic[T]):
         parse: parser of its text, which raises UsageError.
         spec: spellings, the short one first, after a / the one that says false, and the name of its
             value, such as "-n --gpus N" or "--wait/--no-wait"; some options have no spelling.
-        text: its help.
         names: what completes its value: kinds of `gpulaunch completion --names`, or "files".
         typed: whether only a command line sets it, and no variable or file.
         name: its name where it is not an attribute of Options.
@@ -288,9 +276,6 @@ class OnOff(DefaultedOption[bool]):
 
 class Options:
     """The options of a launch, from the command line, the environment, a profile and files.
-
-    Args:
-        given: what the command line or the call says.
 
     Raises:
         UsageError: a file has an unknown key; also where a value is read that cannot be parsed.
@@ -407,8 +392,11 @@ class Options:
         "keeps them no more",
         600.0,
     )
-    idle_after = Option(
-        parse_duration, "TIME", "after how long without work on its GPUs a job is told"
+    idle_after = DefaultedOption(
+        parse_duration,
+        "TIME",
+        "after how long without work on its GPUs a job is told",
+        IDLE_AFTER_S,
     )
     idle_limit = Option(
         parse_duration, "TIME", "end a job, with status 124, after so long without work on its GPUs"
@@ -439,10 +427,14 @@ class Options:
         parse_percentage, "PERCENT", "SMs that a job that shares is to have: 1 to 100", typed=True
     )
     objective = Option(
-        parse_objective, "NAME", "what sharing is for: throughput (default), energy, product"
+        one_of(OBJECTIVES, "objective"),
+        "NAME",
+        "what sharing is for: throughput (default), energy, product",
     )
     mps_directory = Option(parse_directory, "DIR", "where the MPS daemons have their directories")
-    mps_timeout = Option(parse_duration, "TIME", "how long an MPS daemon may take to answer")
+    mps_timeout = DefaultedOption(
+        parse_duration, "TIME", "how long an MPS daemon may take to answer", PATIENCE_S
+    )
     bind_cpu = OnOff("", "run on the CPUs next to the GPUs (default)", default=True)
     visible = Option(
         one_of(VISIBLE, "part of a step's GPUs"),
@@ -475,7 +467,7 @@ class Options:
         "host",
     )
     publish = DefaultedOption(
-        parse_published,
+        one_of(PUBLISHED, "part of a command"),
         "command|program|nothing",
         "what others can read of a job's command",
         "command",
@@ -526,57 +518,54 @@ class Options:
         """Let a value count for an option that no source has."""
         self._defaults[name] = (value, origin)
 
-    def source(self, name: str) -> Source:
-        """Return where the value of an option comes from."""
-        if name in self.given:
-            return Source.COMMAND
-        option = OPTIONS[name]
-        if self.environment.get(option.variable) and option.is_setting:
-            return Source.ENVIRONMENT
-        if name in self._profile:
-            return Source.PROFILE
-        in_files = any(name in config.data for config in self._configs)
-        return Source.FILE if in_files else Source.BUILT_IN
-
     def flag(self, name: str) -> str:
         """Return how an option of the command line was written, for messages."""
-        return _written(name, *self.given[name])[0]
+        flag, _ = self.given[name]
+        return f"{flag} {name}" if flag in ("-o", "--option") else flag
+
+    def source(self, name: str) -> Source:
+        """Return where the value of an option comes from."""
+        return self._look_up(name)[0]
 
     def origin(self, name: str) -> str:
         """Return where a value comes from, for messages: "--gpus 9", "GPULAUNCH_GPUS=9", "profile".
 
         A value of a file has its path and key, and one that nobody said "".
         """
-        match self.source(name):
-            case Source.COMMAND:
-                return _written(name, *self.given[name])[1]
-            case Source.ENVIRONMENT:
-                variable = OPTIONS[name].variable
-                return f"{variable}={self.environment[variable]}"
-            case Source.PROFILE:
-                return "profile"
-        for config in self._configs:
-            if name in config.data:
-                return f"{config.path}: {name}"
-        return self._defaults.get(name, (None, ""))[1]
+        return self._look_up(name)[1]
 
     def find(self, option: Option[Any]) -> Any:  # noqa: ANN401  the descriptor knows its type
         """Return an option's value; reading the attribute is this."""
-        name = option.name
-        match self.source(name):
-            case Source.COMMAND:
-                flag, text = self.given[name]
-                # Behind --share, 1 is a whole GPU; in files and variables 1 and 0 are a switch.
-                whole = flag == "--share" and text in ("0", "1")
-                return _parse(option, f"{text}/1" if whole else text, self.flag(name))
-            case Source.ENVIRONMENT:
-                return _parse(option, self.environment[option.variable], self.origin(name))
-            case Source.PROFILE:
-                return self._profile[name]
+        source, origin, said = self._look_up(option.name)
+        if source == Source.COMMAND:
+            flag = self.flag(option.name)
+            # Behind --share, 1 is a whole GPU; in files and variables 1 and 0 are a switch.
+            whole = flag == "--share" and said in ("0", "1")
+            return _parse(option, f"{said}/1" if whole else said, flag)
+        if source == Source.ENVIRONMENT:
+            return _parse(option, said, origin)
+        return _read_config(option, said) if source == Source.FILE else said
+
+    def _look_up(self, name: str) -> tuple[Source, str, Any]:
+        """Return the source of an option's value, the same for messages, and what stands there.
+
+        That is a text, the document of a file that has the option, or else the value itself.
+        """
+        option = OPTIONS[name]
+        if name in self.given:
+            flag, text = self.given[name]
+            value = f"={text}" if flag in ("-o", "--option") else f" {text}"
+            return Source.COMMAND, f"{self.flag(name)}{value}", text
+        said = self.environment.get(option.variable)
+        if said and option.is_setting:
+            return Source.ENVIRONMENT, f"{option.variable}={said}", said
+        if name in self._profile:
+            return Source.PROFILE, "profile", self._profile[name]
         for config in self._configs:
             if name in config.data:
-                return _read_config(option, config)
-        return self._defaults.get(name, (option.default, ""))[0]
+                return Source.FILE, f"{config.path}: {name}", config
+        value, origin = self._defaults.get(name, (option.default, ""))
+        return Source.BUILT_IN, origin, value
 
 
 OPTIONS: dict[str, Option[Any]] = {
@@ -605,13 +594,6 @@ TYPED = {
     name: row for name, row in OPTIONS.items() if row.text and not row.flags and not row.is_setting
 }
 """The options that only `-o NAME=VALUE` sets."""
-
-
-def _written(name: str, flag: str, text: str) -> tuple[str, str]:
-    """Return an option as it was written, without and with its value."""
-    if flag in ("-o", "--option"):
-        return f"{flag} {name}", f"{flag} {name}={text}"
-    return flag, f"{flag} {text}"
 
 
 def _parse(option: Option[T], text: str, origin: str) -> T:

@@ -36,7 +36,7 @@ def find_launch(text: str) -> PastLaunch:
         if len(text) < LEAST_CHARACTERS:
             raise
         # The history of one that waits knows no id yet, but which process it is.
-        tickets = open_table(described=True, warn=lambda _: None).peek(problems=[]).tickets
+        tickets = open_table(private=True, warn=lambda _: None).peek(problems=[]).tickets
         launchers = [ticket.launcher for ticket in tickets if ticket.id.startswith(text)]
         found = [launch for launch in history if launch.launcher in launchers]
         if len(found) != 1:
@@ -90,12 +90,7 @@ def is_elsewhere(launch: PastLaunch) -> bool:
 
 
 def unknown_end(launch: PastLaunch, name: str) -> FailedError:
-    """Return the error that nobody knows how a launch has ended.
-
-    Args:
-        launch: the launch, whose launcher is gone.
-        name: what the user calls it.
-    """
+    """Return the error that nobody knows how a launch has ended."""
     if launch.boot_id != boot_id():
         return FailedError(f"{name}: it ran before this machine was started, or on another machine")
     if is_elsewhere(launch):
@@ -119,7 +114,7 @@ def open_job(launch: PastLaunch, warn: Callable[[str], None]) -> int | None:
     """
     if not launch.id or launch.boot_id != boot_id():
         return None
-    table = open_table(described=launch.described, warn=warn)
+    table = open_table(private=launch.described, warn=warn)
     lease = next((one for one in table.own_leases() if one.id == launch.id), None)
     return open_process(lease.job) if lease else None
 
@@ -249,9 +244,6 @@ def wait_until_closed(path: str) -> None:
         poll.poll(_LONGEST_S * 1000)
 
 
-_ENDS = {"ok": False, "any": True}
-
-
 class Predecessor(Record):
     """A launch that has to end before another one begins.
 
@@ -274,7 +266,7 @@ def split_after(text: str, known: Collection[str | None]) -> list[tuple[str, boo
     """Return the names in the value of an option --after, each with whether any end will do.
 
     Args:
-        text: names with a comma between them, each with :ok or :any behind it or nothing.
+        text: names with a comma between them, each with :any behind it or nothing.
         known: names that there are: one with a comma in it is one name.
 
     Raises:
@@ -288,8 +280,8 @@ def split_after(text: str, known: Collection[str | None]) -> list[tuple[str, boo
 
 
 def _split_end(word: str) -> tuple[str, bool]:
-    name, colon, end = word.rpartition(":")
-    return (name, _ENDS[end]) if colon and end in _ENDS else (word, False)
+    name = word.removesuffix(":any")
+    return name, name != word
 
 
 def find_predecessors(texts: Sequence[str]) -> list[Predecessor]:

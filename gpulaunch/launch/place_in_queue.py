@@ -106,9 +106,6 @@ class PlaceInQueue:
     def sleep(self, decision: Wait, state: State) -> None:
         """Sleep until what keeps the launch waiting may have changed.
 
-        Args:
-            state: what that rests on.
-
         Raises:
             TimedOutError: the longest wait is over.
             GivenUpError: nobody wants the place any more.
@@ -206,11 +203,7 @@ class PlaceInQueue:
         inputs: Iterable[int] = (),
         bell: int | None = None,
     ) -> set[int]:
-        """Sleep until a descriptor is readable, or a ticket ends; return those that are ready.
-
-        Args:
-            bell: descriptor of another ticket's bell, or None.
-        """
+        """Sleep until a descriptor is readable, or a ticket ends; return those that are ready."""
         poll = select.poll()
         for fd in inputs:
             poll.register(fd, select.POLLIN)
@@ -240,11 +233,7 @@ class PlaceInQueue:
         return ready
 
     def _left_s(self, reason: str) -> float:
-        """Return the seconds left to wait.
-
-        Raises:
-            TimedOutError: the longest wait is over.
-        """
+        """Return the seconds left to wait."""
         timeout_s = self._launch.wait_timeout_s
         if timeout_s is None:
             return float("inf")
@@ -261,7 +250,6 @@ class PlaceInQueue:
         """Wake the next that might start, since what this launch wanted and did not take is free.
 
         Args:
-            state: what it met.
             taken: UUIDs of the GPUs that it has just taken.
         """
         with suppress(FailedError):

@@ -38,7 +38,7 @@ def read_podman_launch(
     if command.starts:
         found = [one for name in command.operands if (one := client.container(name))]
         made = [one for one in found if one.lease_id and one.uuids]
-        table = open_table(described=True, warn=warn)
+        table = open_table(private=True, warn=warn)
         without = [one for one in made if not has_lease(one, client, table)]
         if not without:
             return command.argv

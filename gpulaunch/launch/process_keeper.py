@@ -164,18 +164,16 @@ class ProcessKeeper(Keeper):
 
     def _wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; in CI, kill one that goes on after a TERM when the grace is over."""
-        status = self._job.wait(limit_s, self._after_term_s)
-        if status is None and self._has_outlived_term():
-            grace = format_duration(self.launch.grace_s)
-            self.table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
-            return self.end(0.0)
-        return status
-
-    def _has_outlived_term(self) -> bool:
-        grace_s, since_s = self._after_term_s, self._job.first_term_s
-        if grace_s is None or since_s is None:
-            return False
-        return time.monotonic() - since_s >= grace_s
+        grace_s = self._after_term_s
+        status = self._job.wait(limit_s, grace_s)
+        since_s = self._job.first_term_s
+        if status is not None or grace_s is None or since_s is None:
+            return status
+        if time.monotonic() - since_s < grace_s:
+            return None
+        grace = format_duration(self.launch.grace_s)
+        self.table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
+        return self.end(0.0)
 
     def pids(self) -> set[int]:
         """Return the processes of the job."""
@@ -216,7 +214,11 @@ class ProcessKeeper(Keeper):
     def _release(self) -> bool:
         """Release the lease if nothing keeps it; return whether it has been released."""
         # Before the waits below. Without a companion nobody would look after what goes on.
-        ends = self._ends or self._companion is None or self._is_asked_to_end()
+        asked_s = self._job.asked_to_end_s
+        is_asked = self._over_limit or (
+            asked_s is not None and time.monotonic() - asked_s <= self.launch.grace_s + SETTLE_S
+        )
+        ends = self._ends or self._companion is None or is_asked
         left = self._left_overs()
         if left:
             wait_for_all(left, SETTLE_S)  # they may be about to end
@@ -254,13 +256,6 @@ class ProcessKeeper(Keeper):
             f"the job has ended, but {_named(left)} {'goes' if one else 'go'} on and "
             f"{'keeps' if one else 'keep'} GPU{'s' if len(lease.uuids) > 1 else ''} {gpus}: "
             f"'gpulaunch free {lease.id}' ends {'it' if one else 'them'}"
-        )
-
-    def _is_asked_to_end(self) -> bool:
-        """Return whether the job ended by its limit, or within its grace after a signal to us."""
-        asked_s = self._job.asked_to_end_s
-        return self._over_limit or (
-            asked_s is not None and time.monotonic() - asked_s <= self.launch.grace_s + SETTLE_S
         )
 
     def _left_overs(self) -> set[int]:
@@ -305,11 +300,7 @@ class ProcessKeeper(Keeper):
             with suppress(*_NO_REASON_TO_GO):
                 if not self._guards:
                     wait_for_all(self._find(known), SETTLE_S)
-                end_all(
-                    lambda: self._find(known),
-                    self.launch.grace_s,
-                    before_signal=self._before_signal,
-                )
+                self._end_all(known)
         while self._is_kept_by(known):
             pass
         super().release()
@@ -358,9 +349,10 @@ class ProcessKeeper(Keeper):
 
     def _end_if_overdue(self, known: Collection[Process]) -> None:
         if self._left_s() <= 0:
-            end_all(
-                lambda: self._find(known), self.launch.grace_s, before_signal=self._before_signal
-            )
+            self._end_all(known)
+
+    def _end_all(self, known: Collection[Process]) -> None:
+        end_all(lambda: self._find(known), self.launch.grace_s, before_signal=self._before_signal)
 
     def _are_idle(self, found: set[int], idle_s: float) -> bool:
         """Return whether none of the processes keeps the lease any more; they go on unharmed.

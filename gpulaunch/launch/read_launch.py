@@ -9,8 +9,7 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
-from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
-from gpulaunch.leases.lease import IDLE_AFTER_S
+from gpulaunch.launch.surroundings import Surroundings, read_surroundings
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import Topology, counts_as_cuda
@@ -22,7 +21,7 @@ from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile, sl
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
+from gpulaunch.sharing.mps_directories import MpsPlace, base_directory
 
 
 def _request_of(
@@ -154,7 +153,6 @@ def read_launch(
     """Read and check everything that a launch needs; take nothing yet.
 
     Args:
-        name: name that the user gave the job, or None.
         label: the image's label with its profile, if the command is docker's.
         pattern: pattern that replaces that of the options, if a program passes a graph.
 
@@ -174,6 +172,8 @@ def read_launch(
     profile = _read_profile(options, label)
     around = _with_measurements(options, read_surroundings(options, warn))
     around = _with_engine(options, around)
+    # Its settings are checked on a described machine, too.
+    mps = MpsPlace(base_directory(options.mps_directory), options.mps_timeout)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -185,19 +185,19 @@ def read_launch(
         publish=options.publish,
         wait=_read_wait(options),
         wait_timeout_s=options.wait_timeout,
-        private=is_private(options),
+        private=options.table == "private" or around.machine.key is not None,
         by_uuid=options.uuid or not counts_as_cuda(around.machine.topology),
         bind_cpu=options.bind_cpu,
         time_limit_s=options.time_limit,
         grace_s=options.grace,
         leftover_timeout_s=options.leftover_timeout,
         leftovers=options.leftovers or ("end" if is_cancelled_by_kill() else "keep"),
-        mps=_read_mps_place(options, around.machine),
+        mps=None if around.machine.key else mps,
         recorded_in=_find_recorded_profile(options, around.machine, name),
         visible=options.visible or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
         in_history=options.history,
-        idle_after_s=_value_or(options.idle_after, IDLE_AFTER_S),
+        idle_after_s=options.idle_after,
         idle_limit_s=options.idle_limit,
         docker=options.docker,
         notify=options.notify,
@@ -212,7 +212,7 @@ _SIGNS = (
     "RAY_JOB_ID",
     "GPULAUNCH_RANK_MAP",
 )
-"""Variables one of which a launch has that concerns a cluster engine; see cluster_engines.py."""
+"""Variables one of which a launch has that concerns a cluster engine; see read_engine.py."""
 
 
 def _with_engine(options: Options, around: Surroundings) -> Surroundings:
@@ -236,12 +236,7 @@ def read_request(
     warn: Callable[[str], None],
     pattern: Pattern | None = None,
 ) -> requests.Request:
-    """Return the request of a launch; see read_launch.
-
-    Args:
-        name: name that the user gave the job, or None.
-        pattern: pattern that replaces that of the options, if a program passes a graph.
-    """
+    """Return the request of a launch; see read_launch."""
     request = _request_of(options, profile, around, name, pattern)
     if around.engine:
         request = around.engine.applied_to(request, around.machine.topology)
@@ -252,11 +247,7 @@ def read_request(
 
 
 def _has_to_share(options: Options, around: Surroundings, warn: Callable[[str], None]) -> bool:
-    """Return whether to share GPUs; inside a shared lease the launch has its share already.
-
-    Raises:
-        UsageError: an option for sharing is given to a launch that does not share.
-    """
+    """Return whether to share GPUs; inside a shared lease the launch has its share already."""
     if around.within and around.within.share:
         for name in ("share", *_ONLY_WHEN_SHARED):
             if name in options.given:
@@ -315,9 +306,6 @@ def _find_recorded_profile(options: Options, machine: Machine, name: str | None)
     """Return the file of the profile that learns from the job; None if none does.
 
     A setting for all jobs concerns only those with a profile of the user's own by name.
-
-    Raises:
-        UsageError: --record is given without a name for the profile.
     """
     typed = "record" in options.given
     if not options.record or (machine.key and not typed):
@@ -337,22 +325,11 @@ def _find_recorded_profile(options: Options, machine: Machine, name: str | None)
     )
 
 
-def _read_mps_place(options: Options, machine: Machine) -> MpsPlace | None:
-    """Return the place of MPS daemons; None on a described machine, with the settings checked."""
-    place = MpsPlace(
-        base_directory(options.mps_directory), _value_or(options.mps_timeout, PATIENCE_S)
-    )
-    return None if machine.key else place
-
-
 def _read_profile(options: Options, label: Label | None) -> Profile:
     """Return the profile that is named, or an empty one; a container's label is as a profile."""
     if label is not None and options.source("profile") > Source.ENVIRONMENT:
         return labelled_profile(label)
-    if not options.profile:
-        return Profile()
-
-    return load_profile(options.profile)
+    return load_profile(options.profile) if options.profile else Profile()
 
 
 def _read_wait(options: Options) -> bool:
@@ -365,16 +342,8 @@ def _read_wait(options: Options) -> bool:
     return options.wait or limit_is_from < min(wait_is_from, Source.PROFILE)
 
 
-def _value_or(value: float | None, built_in: float) -> float:
-    return built_in if value is None else value
-
-
 def _with_measurements(options: Options, around: Surroundings) -> Surroundings:
-    """Return the surroundings with measured bandwidths if the bandwidth model needs them.
-
-    Raises:
-        UsageError: the model needs them and nothing was measured.
-    """
+    """Return the surroundings with measured bandwidths if the bandwidth model needs them."""
     topology = around.machine.topology
     if options.bandwidth_model != "measured":
         return around

@@ -4,7 +4,7 @@ from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
 from gpulaunch.launch.launch import Events, Launch
 from gpulaunch.launch.process_keeper import ProcessKeeper
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 
 
 def run(launch: Launch, events: Events) -> int:
@@ -16,7 +16,7 @@ def run(launch: Launch, events: Events) -> int:
         GpulaunchError: it does not get its GPUs: see acquire. Nothing has run.
         TimedOutError: it ran longer than its limit, or its GPUs were idle for too long.
     """
-    table = open_table_of(launch, events.warn)
+    table = open_table(private=launch.private, warn=events.warn)
     keeper = acquire(launch, table, events, ProcessKeeper)
     try:
         events.granted(keeper)

@@ -36,23 +36,16 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.read_engine import EngineTerms
 
 
-def open_table(*, described: bool, warn: Callable[[str], None], private: bool = False) -> Table:
+def open_table(*, private: bool, warn: Callable[[str], None]) -> Table:
     """Open the allocation table on which all launchers of this machine agree.
 
     Args:
-        described: whether only records of described machines matter, and none of this machine's own
-            GPUs.
-        private: whether a container's own table will do.
+        private: whether a container's own table will do, as it does for described machines.
 
     Raises:
         FailedError: no directory can hold the table.
     """
-    return Table(described=described, warn=warn, private=private, ended_containers=ended_containers)
-
-
-def open_table_of(launch: "Launch", warn: Callable[[str], None]) -> Table:
-    """Open the allocation table that a launch takes part in; see open_table."""
-    return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
+    return Table(private=private, warn=warn, ended_containers=ended_containers)
 
 
 def ended_containers(leases: Iterable[Lease]) -> set[str]:
@@ -80,18 +73,13 @@ class Surroundings(Record):
     engine: "EngineTerms | None" = None
 
 
-def shown_machine(
-    topology: str | None, warn: Callable[[str], None], *, use: bool = False
-) -> Machine:
+def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
     """Return the machine that a command is to show.
 
     It is the machine of a launch, except that a setting may put a described one in place of real
     GPUs.
-
-    Args:
-        use: whether to find the processes at work on its GPUs.
     """
-    return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
+    return read_surroundings(shown_settings(topology), warn, may_hide=True, use=False).machine
 
 
 def read_shown(
@@ -100,23 +88,14 @@ def read_shown(
     """Return the machine that a command is to show, and its table; see shown_machine."""
     options = shown_settings(topology)
     around = read_surroundings(options, warn, may_hide=True, use=use)
-    return around, shown_table(options, described=around.machine.key is not None, warn=warn)
+    private = options.table == "private" or around.machine.key is not None
+    return around, open_table(private=private, warn=warn)
 
 
 def shown_settings(topology: str | None) -> Options:
     """Return the settings of a command that has --topology and no other option of a launch."""
     given = {} if topology is None else {"topology": ("--topology", topology)}
     return Options(given, os.environ)
-
-
-def shown_table(options: Options, *, described: bool, warn: Callable[[str], None]) -> Table:
-    """Open the allocation table of launches with these settings."""
-    return open_table(described=described, warn=warn, private=is_private(options))
-
-
-def is_private(options: Options) -> bool:
-    """Return whether a container may use a table of its own, where the host's is not mounted."""
-    return options.table == "private"
 
 
 def read_surroundings(
@@ -157,7 +136,7 @@ def _enclosing_lease(options: Options, warn: Callable[[str], None]) -> tuple[Lea
     lease_id = options.environment.get(LEASE_VARIABLE)
     if not lease_id:
         return None, ""
-    table = open_table(described=True, warn=warn, private=is_private(options))
+    table = open_table(private=True, warn=warn)
     # Who decides reads the table again, and fails for what cannot be read.
     leases = {lease.id: lease for lease in table.peek(problems=[]).leases}
     lease = leases.get(lease_id)

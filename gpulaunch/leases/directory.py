@@ -4,13 +4,12 @@ import _thread
 import errno
 import fcntl
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
-from gpulaunch.errors import FailedError, TimedOutError, UsageError
-from gpulaunch.process.libc import ALL_SIGNALS, ENDING_SIGNALS, change_mask, out_of_the_way
+from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import command_text, identify, is_stopped, owner_of, state_of
 
 SET_UP = "/run/gpulaunch"
@@ -51,13 +50,12 @@ def own_table() -> str:
     return os.path.realpath(preferred_directory(os.environ.get("GPULAUNCH_STATE_DIR")))
 
 
-def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
+def state_directory(chosen: str | None, *, private: bool) -> str:
     """Return the directory after checking that its locks reach every launcher of this machine.
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.
-        described: whether only records of described machines matter.
-        private: whether a container's own table will do.
+        private: whether a container's own table will do, as it does for described machines.
 
     Raises:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
@@ -66,7 +64,7 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
     directory = preferred_directory(chosen)
     point, root, kind = _find_mount(directory)
     own = kind == "overlay" or (point == "/" and root != "/" and _has_container_mark())
-    if own and not described and not private:
+    if own and not private:
         hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
         raise FailedError(
             f"{directory} is this container's own: no other launcher of this machine sees it", hint
@@ -120,11 +118,7 @@ def _find_mount(directory: str) -> tuple[str, str, str]:
 
 
 def directory_failed(directory: str, what: str, problem: OSError) -> FailedError:
-    """Return an error for the user about a failed system call in a state directory.
-
-    Args:
-        what: what cannot be done.
-    """
+    """Return an error for the user about a failed system call in a state directory."""
     reason = os.strerror(problem.errno or 0).lower()
     hint = None
     if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
@@ -139,122 +133,6 @@ LOOK_EVERY_S = 0.25
 """Time between two calls of `look` while a process waits for the lock."""
 
 _WEEK_S = 604800.0  # Python's locks do not take centuries
-
-
-class HostLock:
-    """The lock of one state directory.
-
-    Args:
-        chosen: value of GPULAUNCH_STATE_DIR, or None.
-        warn: called with a warning if the lock is waited for long.
-    """
-
-    def __init__(self, directory: str, chosen: str | None, warn: Callable[[str], None]) -> None:
-        self._directory, self._chosen, self._warn = directory, chosen, warn
-        self._preferred = preferred_directory(chosen)
-
-    @contextmanager
-    def held(self, patience_s: float | None) -> Iterator[int]:
-        """Hold the lock, with all signals blocked; yield a descriptor of the directory.
-
-        Args:
-            patience_s: seconds to wait for the lock, with a warning after LOCK_TIMEOUT_S; None for
-                LOCK_TIMEOUT_S.
-
-        Raises:
-            FailedError: the lock is not free in time, and the message names its holder; or a signal
-                came that this process holds back.
-            TimedOutError: the patience is over.
-        """
-        blocked = change_mask(signal.SIG_BLOCK, ())
-        try:
-            # In here: a handler that runs right after it must not leave the signals blocked.
-            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-            fd = self._lock(blocked, patience_s)
-            try:
-                yield fd
-            finally:
-                self._unlock(fd)
-        finally:
-            change_mask(signal.SIG_SETMASK, blocked)
-
-    def _lock(self, blocked: Iterable[int], patience_s: float | None) -> int:
-        """Take the lock, and return its descriptor.
-
-        Args:
-            blocked: signals that were blocked before; all others act while the lock is waited for.
-        """
-        begun = time.monotonic()
-        told = False
-
-        def look() -> None:
-            nonlocal told
-            change_mask(signal.SIG_SETMASK, blocked)
-            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-            if ENDING_SIGNALS.intersection(blocked) & signal.sigpending():
-                raise FailedError(f"interrupted: {self._held_by(time.monotonic() - begun)}")
-            if patience_s is not None and not told and time.monotonic() - begun >= LOCK_TIMEOUT_S:
-                told = True  # once: the holder is looked for in all processes
-                self._warn(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
-
-        while True:
-            fd = open_directory(self._directory)
-            timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
-            try:
-                in_time = lock_in_time(fd, timeout_s, look)
-            except (OSError, RuntimeError) as problem:
-                os.close(fd)
-                raise self._cannot_lock(problem) from None
-            if not in_time and patience_s is not None:
-                raise TimedOutError(self._held_by(timeout_s))
-            if not in_time:
-                raise FailedError(self._held_by(timeout_s))
-            try:
-                if self._is_still_here(fd):
-                    self._check_still_preferred()
-                    return fd
-            except BaseException:
-                unlock(fd)
-                raise
-            self._unlock(fd)
-
-    def _cannot_lock(self, problem: OSError | RuntimeError) -> FailedError:
-        if isinstance(problem, OSError):
-            return directory_failed(self._directory, "cannot lock the state directory", problem)
-        # No more threads: a limit on processes, or Python is shutting down.
-        return FailedError(f"{self._directory}: cannot wait for the host-wide lock: {problem}")
-
-    def _held_by(self, seconds: float) -> str:
-        holder = lock_holder(self._directory)
-        return f"{self._directory}: the host-wide lock is held for {seconds:g} s by {holder}"
-
-    def _unlock(self, fd: int) -> None:
-        try:
-            unlock(fd)
-        except OSError as problem:
-            what = "cannot unlock the state directory"
-            raise directory_failed(self._directory, what, problem) from None
-
-    def _is_still_here(self, fd: int) -> bool:
-        """Return whether the directory is still the one that was opened, and not a replacement."""
-        try:
-            return os.path.samestat(os.fstat(fd), os.stat(self._directory))
-        except FileNotFoundError:
-            return False
-        except OSError as problem:
-            what = "cannot look at the state directory"
-            raise directory_failed(self._directory, what, problem) from None
-
-    def _check_still_preferred(self) -> None:
-        """Check that `gpulaunch setup` has not made another state directory meanwhile.
-
-        Raises:
-            FailedError: it has.
-        """
-        preferred = preferred_directory(self._chosen)
-        if preferred != self._preferred:
-            moved = f"the state directory moved from {self._preferred} to {preferred}"
-            raise FailedError(f"{moved} during this launch", "run the command again")
 
 
 def open_directory(directory: str) -> int:

@@ -21,22 +21,6 @@ BATCH_VARIABLE = "GPULAUNCH_BATCH"
 """Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
 
 
-def in_sight(own: Sequence[Gpu], group: Sequence[Gpu], visible: str) -> Sequence[Gpu]:
-    """Return the GPUs that a rank sees, in the order in which it counts them.
-
-    Args:
-        group: those of all ranks of its step on this node, in the order of local ranks; empty if it
-            is alone.
-        visible: "all" for its own first, then the others; "own"; or "ranks" for all in the order
-            of local ranks, as programs want that take the GPU of their LOCAL_RANK.
-    """
-    if visible == "own" or not group:
-        return own
-    if visible == "ranks":
-        return group
-    return [*own, *(gpu for gpu in group if gpu not in own)]
-
-
 _PREFIXES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 """Prefixes of variables that these programs set in their containers, also with --cleanenv."""
 

@@ -52,7 +52,6 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
     look after a lease and are none of its own.
 
     Args:
-        record_fd: descriptor of the lease's record.
         known: other processes that belong to it, such as orphans of the job that have neither.
     """
     found: set[int] = set()

@@ -34,7 +34,6 @@ class EngineJob(Record):
     """The job, or the step of a job, of a cluster engine that a launch is part of.
 
     Attributes:
-        engine: name of the engine, such as "slurm".
         id: id of the job or step there, such as "4711.0".
         user_id: the user whose job it is; not in the document, as a lease's owner is not.
         rank: number of the launch's rank in the step, or None.
@@ -78,22 +77,6 @@ _NUMBER = (0, _MOST_RANKS)
 _ENGINE_JOB = rules_of(
     EngineJob, without=("user_id",), rank=_NUMBER, local_rank=_NUMBER, ranks=(1, _MOST_RANKS)
 )
-
-
-def parse_engine_job(document: object, user_id: int) -> EngineJob:
-    """Return the engine job in a lease's document; unknown keys are ignored.
-
-    Raises:
-        FieldError: it is no such document.
-    """
-    return decode(
-        EngineJob,
-        document,
-        _ENGINE_JOB,
-        needed=("engine", "id"),
-        certain=_ENGINE_JOB,
-        user_id=user_id,
-    )
 
 
 OBJECTIVES = ("throughput", "energy", "product")
@@ -259,7 +242,6 @@ class Lease(Record):
         job: the process that it started; the launcher itself if a Python program holds the lease.
         command: what is published of the job's command; undecodable bytes are surrogates.
         assumed: names of the request's values that were assumed.
-        name: name that the user gave the job, or None.
         started_at: ISO 8601, UTC.
         ancestors: ids of the lease that this one was taken from, of that lease's parent, and so on.
         boot_id: boot id of the kernel that the processes ran under.
@@ -362,32 +344,34 @@ class Lease(Record):
         return cut_command(document, MAX_UNLOCKED_BYTES if self.engine else WRITTEN_BYTES)
 
 
-_LEASE_NEEDED = ("id", "uuids", "ancestors")
-_LEASE_CERTAIN = ("table", "engine", "container")
 _LEASE_RULES = rules_of(Lease, without=("user_id", "busy_s"), share=dict, engine_job=dict)
 
 
 def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     """Return the lease of a document of Lease.to_document, of this version or another.
 
-    Args:
-        busy_s: modification time of its file, in seconds since 1970.
-
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
     check_version(document)
+
+    def engine_job(job: object) -> EngineJob:
+        needed = ("engine", "id")
+        return decode(
+            EngineJob, job, _ENGINE_JOB, needed=needed, certain=_ENGINE_JOB, user_id=user_id
+        )
+
     readers: Readers = {
         "started_at": known_time,
         "share": parse_share,
-        "engine_job": lambda job: parse_engine_job(job, user_id),
+        "engine_job": engine_job,
     }
     lease = decode(
         Lease,
         document,
         _LEASE_RULES,
-        needed=_LEASE_NEEDED,
-        certain=_LEASE_CERTAIN,
+        needed=("id", "uuids", "ancestors"),
+        certain=("table", "engine", "container"),
         readers=readers,
         user_id=user_id,
         busy_s=busy_s,
@@ -436,7 +420,6 @@ class Ticket(Record):
         passable_until_s: time, in seconds since boot, until which others may pass if this one is
             choosy.
         command: what is published of the job's command; undecodable bytes are surrogates.
-        name: name that the user gave the job, or None.
         since: when it joined the queue, ISO 8601, UTC.
         boot_id: boot id of the kernel that the process runs under.
         choosy: whether it may wait although enough GPUs are free, because together they do not do.
@@ -490,8 +473,6 @@ class Ticket(Record):
         return cut_command(document | {"version": VERSION})
 
 
-_TICKET_NEEDED = ("id", "number", "uuids", "gpus")
-_TICKET_CERTAIN = ("table", "within")
 _TICKET_RULES = rules_of(
     Ticket, without=("user_id", "linked_ns"), number=(1, MAX_NUMBER), gpus=(1, 1 << 31)
 )
@@ -500,21 +481,17 @@ _TICKET_RULES = rules_of(
 def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
     """Return the ticket of a document of Ticket.to_document, of this version or another.
 
-    Args:
-        linked_ns: change time of its file, in nanoseconds since 1970.
-
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
     check_version(document)
-    readers: Readers = {"since": known_time}
     ticket = decode(
         Ticket,
         document,
         _TICKET_RULES,
-        needed=_TICKET_NEEDED,
-        certain=_TICKET_CERTAIN,
-        readers=readers,
+        needed=("id", "number", "uuids", "gpus"),
+        certain=("table", "within"),
+        readers={"since": known_time},
         user_id=user_id,
         linked_ns=linked_ns,
     )

@@ -1,17 +1,28 @@
 """The host-wide allocation table: a directory of records, on which all launchers agree.
 
-The host-wide lock is flock on the directory itself (host_lock.py); a record lives as long as its
+The host-wide lock is flock on the directory itself (directory.py); a record lives as long as its
 own lock is held (record_file.py). docs/decisions/allocation-table.md gives the reasons.
 """
 
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch.errors import FailedError, WouldWaitError
-from gpulaunch.leases.directory import HostLock, directory_failed, open_directory, state_directory
-from gpulaunch.leases.drain import read_drain
+from gpulaunch.errors import FailedError, TimedOutError, WouldWaitError
+from gpulaunch.leases.directory import (
+    LOCK_TIMEOUT_S,
+    directory_failed,
+    lock_holder,
+    lock_in_time,
+    open_directory,
+    preferred_directory,
+    state_directory,
+    unlock,
+)
+from gpulaunch.leases.drain import machine_of, read_drain
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
@@ -31,6 +42,7 @@ from gpulaunch.leases.record_file import (
     ticket_number,
 )
 from gpulaunch.machine.topology import same_table
+from gpulaunch.process.libc import ALL_SIGNALS, ENDING_SIGNALS, change_mask
 from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace
 
@@ -72,11 +84,7 @@ class Snapshot(Record):
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket.among(uuids) for ticket in self.tickets if same_table(ticket.table, key)],
             self.unlocked,
-            tuple(
-                drain
-                for drain in self.drained
-                if drain.machine == ((key.name, key.digest) if key else ())
-            ),
+            tuple(drain for drain in self.drained if drain.machine == machine_of(key)),
         )
 
 
@@ -84,9 +92,7 @@ class Table:
     """The allocation table in its state directory.
 
     Args:
-        described: whether only records of described machines matter, and none of this machine's own
-            GPUs.
-        private: whether a container's own table will do.
+        private: whether a container's own table will do, as it does for described machines.
         ended_containers: function that returns the ids of the leases whose containers have all
             ended; it is called with leases that no process holds.
 
@@ -97,17 +103,16 @@ class Table:
     def __init__(
         self,
         *,
-        described: bool,
+        private: bool,
         warn: Callable[[str], None],
         ended_containers: Callable[[Iterable[Lease]], set[str]],
-        private: bool = False,
     ) -> None:
         self._ended_containers = ended_containers
         # Read once: a Python program may change it while it has a lease.
-        chosen = os.environ.get("GPULAUNCH_STATE_DIR")
-        self.directory = state_directory(chosen, described=described, private=private)
+        self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")
+        self._preferred = preferred_directory(self._chosen)
+        self.directory = state_directory(self._chosen, private=private)
         self.warn = warn
-        self._lock = HostLock(self.directory, chosen, self._warn_once)
         self._ended: set[str] = set()
         self._dead: set[str] = set()
         self._parsed: dict[str, tuple[int, Lease | Ticket]] = {}
@@ -166,15 +171,95 @@ class Table:
         Signals are blocked meanwhile, so that none ends or stops this process under the lock.
 
         Args:
-            patience_s: seconds to wait for the lock; None for as long as any launch does.
+            patience_s: seconds to wait for the lock, with a warning after LOCK_TIMEOUT_S; None for
+                LOCK_TIMEOUT_S.
 
         Raises:
-            FailedError: the lock is not free in time; or a signal came that this process holds
-                back.
+            FailedError: the lock is not free in time, and the message names its holder; or a signal
+                came that this process holds back.
             TimedOutError: the patience is over.
         """
-        with self._lock.held(patience_s) as fd:
-            yield LockedTable(fd, self)
+        blocked = change_mask(signal.SIG_BLOCK, ())
+        try:
+            # In here: a handler that runs right after it must not leave the signals blocked.
+            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+            fd = self._lock(blocked, patience_s)
+            try:
+                yield LockedTable(fd, self)
+            finally:
+                self._unlock(fd)
+        finally:
+            change_mask(signal.SIG_SETMASK, blocked)
+
+    def _lock(self, blocked: Iterable[int], patience_s: float | None) -> int:
+        """Take the lock, and return its descriptor.
+
+        Args:
+            blocked: signals that were blocked before; all others act while the lock is waited for.
+        """
+        begun = time.monotonic()
+        told = False
+
+        def look() -> None:
+            nonlocal told
+            change_mask(signal.SIG_SETMASK, blocked)
+            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+            waited_s = time.monotonic() - begun
+            if ENDING_SIGNALS.intersection(blocked) & signal.sigpending():
+                raise FailedError(f"interrupted: {self._held_by(waited_s)}")
+            if patience_s is not None and not told and waited_s >= LOCK_TIMEOUT_S:
+                told = True  # once: the holder is looked for in all processes
+                self._warn_once(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
+
+        timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
+        while True:
+            fd = open_directory(self.directory)
+            try:
+                in_time = lock_in_time(fd, timeout_s, look)
+            except OSError as problem:
+                os.close(fd)
+                raise self.failed("cannot lock the state directory", problem) from None
+            except RuntimeError as problem:
+                # No more threads: a limit on processes, or Python is shutting down.
+                os.close(fd)
+                what = f"cannot wait for the host-wide lock: {problem}"
+                raise FailedError(f"{self.directory}: {what}") from None
+            if not in_time:
+                late = FailedError if patience_s is None else TimedOutError
+                raise late(self._held_by(timeout_s))
+            try:
+                if self._is_still_here(fd):
+                    return fd
+            except BaseException:
+                unlock(fd)
+                raise
+            self._unlock(fd)
+
+    def _held_by(self, seconds: float) -> str:
+        holder = lock_holder(self.directory)
+        return f"{self.directory}: the host-wide lock is held for {seconds:g} s by {holder}"
+
+    def _unlock(self, fd: int) -> None:
+        try:
+            unlock(fd)
+        except OSError as problem:
+            raise self.failed("cannot unlock the state directory", problem) from None
+
+    def _is_still_here(self, fd: int) -> bool:
+        """Return whether the directory is still the one that was opened, and not a replacement."""
+        try:
+            if not os.path.samestat(os.fstat(fd), os.stat(self.directory)):
+                return False
+        except FileNotFoundError:
+            return False
+        except OSError as problem:
+            raise self.failed("cannot look at the state directory", problem) from None
+        # `gpulaunch setup` may have made another one meanwhile.
+        preferred = preferred_directory(self._chosen)
+        if preferred != self._preferred:
+            moved = f"the state directory moved from {self._preferred} to {preferred}"
+            raise FailedError(f"{moved} during this launch", "run the command again")
+        return True
 
     def own_leases(self) -> list[Lease]:
         """Return this user's live leases of all machines; damaged records are left out."""

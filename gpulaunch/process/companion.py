@@ -53,7 +53,9 @@ class Companion:
             stand_apart(read_end, keep)
             os.chdir("/")
             meanwhile()
-            act(_read_all(read_end))
+            with open(read_end, "rb") as pipe:
+                word = pipe.read()
+            act(word)
 
         try:
             fork_orphan(run)
@@ -133,13 +135,6 @@ def _own_variables(block: bytes) -> bytes:
     return b"\0".join(
         one if one.startswith(b"GPULAUNCH_") else bytes(len(one)) for one in block.split(b"\0")
     )
-
-
-def _read_all(fd: int) -> bytes:
-    parts = []
-    while part := os.read(fd, 1 << 16):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def stand_apart(*keep: int) -> None:

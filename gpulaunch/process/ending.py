@@ -102,7 +102,6 @@ def end_all(
     Args:
         find: returns the processes still alive; called again and again, since they may start
             others.
-        grace_s: time for them to end by themselves.
         ignored: signals that do not end the grace.
         before_signal: called with those that are about to get TERM, and with those that are to get
             KILL, and the signal's number.

@@ -1,14 +1,15 @@
 """Turning a process into another program, as if gpulaunch had never been."""
 
-import contextlib
 import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, NOT_FOUND, printable
+from gpulaunch.process.system import variable_of
 
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores from its start on; the job finds them at their default."""
@@ -18,19 +19,11 @@ def clean_environment() -> dict[bytes, bytes]:
     """Return the environment of gpulaunch's start, without what Python added (PEP 538)."""
     environment = dict(os.environb)
     if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
-        try:
-            with open("/proc/self/environ", "rb") as file:
-                given = [
-                    variable
-                    for variable in file.read().split(b"\0")
-                    if variable.startswith(b"LC_CTYPE=")
-                ]
-        except OSError:
-            return environment
-        if given:
-            environment[b"LC_CTYPE"] = given[0].removeprefix(b"LC_CTYPE=")
-        else:
+        given = variable_of(os.getpid(), "LC_CTYPE")
+        if given is None:
             del environment[b"LC_CTYPE"]
+        else:
+            environment[b"LC_CTYPE"] = os.fsencode(given)
     return environment
 
 
@@ -67,10 +60,9 @@ def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
             os.execvpe(command[0], list(command), variables)  # noqa: S606
     except OSError as problem:
         code = problem.errno or 0
-    if (
-        code == errno.ENOEXEC
-    ):  # a script without a first line: a shell would run it, and so does execvp(3)
-        with contextlib.suppress(OSError):
+    if code == errno.ENOEXEC:
+        # A script without a first line: a shell would run it, and so does execvp(3).
+        with suppress(OSError):
             _exec_script(command, variables)
     nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
     complain(f"{printable(command[0]) or repr('')}: {os.strerror(code).lower()}")
@@ -84,7 +76,7 @@ def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
 
 def complain(text: str, kind: str = "error") -> None:
     """Print an error, or a hint, to stderr, which may be closed."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, os.fsencode(f"gpulaunch: {kind}: {text}\n"))
 
 

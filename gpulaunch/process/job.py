@@ -5,7 +5,6 @@ reaches both; a signal that a process sends to gpulaunch alone is passed on; whe
 gpulaunch stops. docs/decisions/signals.md has the reasons.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -107,9 +106,8 @@ class Witness:
         os.close(self._hear)
 
 
-_SI_USER = (
-    0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
-)
+# asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
+_SI_USER = 0
 _TERMINAL_SIGNALS = frozenset(
     {
         signal.SIGINT,
@@ -213,9 +211,8 @@ class Job:
 
     def _become(self, keep: int | None, read_end: int) -> None:
         """Wait for the word in the child, then turn into the job."""
-        word = b""
-        while part := os.read(read_end, 65536):
-            word += part
+        with open(read_end, "rb") as pipe:
+            word = pipe.read()
         if not word:
             os._exit(FAILED)
         command, environment, cpus = json.loads(word)
@@ -226,7 +223,7 @@ class Job:
                 variables[os.fsencode(name)] = os.fsencode(value)
         if cpus:
             # The cpuset may have changed since: then the job runs where it may.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.sched_setaffinity(0, cpus)
         if keep is not None:
             os.set_inheritable(keep, True)
@@ -264,7 +261,7 @@ class Job:
             self._had_before_witness = already & signal.sigpending()
         word = json.dumps([command, dict(environment), sorted(cpus)]).encode()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it was killed, which wait() will tell
+            with suppress(BrokenPipeError):  # it was killed, which wait() will tell
                 while word:
                     word = word[os.write(self._word, word) :]
             os.close(self._word)
@@ -279,7 +276,7 @@ class Job:
         self._witness = None
         self._witnesses_left -= 1  # what ends each of them, as an OOM killer may, must not go on
         if self._witnesses_left >= 0:
-            with contextlib.suppress(OSError):  # without one the job gets the group's signals twice
+            with suppress(OSError):  # without one the job gets the group's signals twice
                 self._witness = Witness()
 
     def wait(self, limit_s: float | None = None, after_term_s: float | None = None) -> int | None:
@@ -307,11 +304,7 @@ class Job:
                 return None
 
     def end(self, grace_s: float) -> int:
-        """End the job: TERM, and KILL if it is still there after the grace. Return its wait status.
-
-        Args:
-            grace_s: time for it to end by itself.
-        """
+        """End the job: TERM, and KILL after the grace, in seconds. Return its wait status."""
         self._send(signal.SIGTERM)
         os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
         status = self.wait(grace_s)
@@ -460,7 +453,7 @@ def _has_terminal() -> bool:
 
 def _let_go() -> None:
     """Leave stdin and stdout to the job, so that a reader sees when it closes them."""
-    with contextlib.suppress(OSError):  # no descriptor left, no /dev: then they stay as they are
+    with suppress(OSError):  # no descriptor left, no /dev: then they stay as they are
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for fd in (0, 1):
             os.dup2(null, fd, inheritable=False)

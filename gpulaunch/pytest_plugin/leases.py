@@ -115,7 +115,7 @@ def _kept_by_other_workers() -> set[str]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return set()
     parent_of = parents()
-    table = open_table(described=True, warn=lambda _: None)
+    table = open_table(private=True, warn=lambda _: None)
     return {
         uuid
         for lease in table.own_leases()

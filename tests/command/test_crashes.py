@@ -341,11 +341,7 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
 STOPPED = {
     "after it has looked": ("leases.record_file.Draft.__init__:open#1", "0,2,3", "4,6,7"),
     "before the host-wide lock": ("leases.directory.lock_in_time:fcntl.flock#1", "0,2,3", "4,6,7"),
-    "once it has published": (
-        "leases.directory.HostLock.held:libc.change_mask#3",
-        "4,6,7",
-        "0,2,3",
-    ),
+    "once it has published": ("leases.table.Table.locked:libc.change_mask#3", "4,6,7", "0,2,3"),
     "when the job has ended": ("process.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
 }
 

@@ -53,7 +53,7 @@ def test_where_the_table_is() -> None:
     common = preferred_directory(None)
     kind = subprocess.check_output(["stat", "--file-system", "--format=%T", common], text=True)
     want = "/dev/shm" if kind == "overlayfs\n" else common
-    assert state_directory(None, described=True, private=False) == want
+    assert state_directory(None, private=True) == want
 
 
 def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
@@ -130,7 +130,7 @@ def test_own_leases_are_live(launcher: Launcher, monkeypatch: pytest.MonkeyPatch
     """Dead leases are none of those among which companions and programs look for their own."""
     document = record(launcher) | {"id": LEASE[-12:]}
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    table = open_table(described=True, warn=print)
+    table = open_table(private=True, warn=print)
     for live in (True, False):
         descriptor = put(launcher, LEASE, json.dumps(document).encode(), live=live)
         assert len(table.own_leases()) == live
@@ -196,7 +196,7 @@ def test_the_host_lock_names_its_holder(
     A shared lock on a descriptor that can only be read is as good for that. With --wait it goes on
     as soon as the lock is free, or ends with its own time.
     """
-    monkeypatch.setattr(directory, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("gpulaunch.leases.table.LOCK_TIMEOUT_S", 0.05)
     me = pwd.getpwuid(os.getuid()).pw_name
     with host_lock_held(launcher, fcntl.LOCK_SH) as holder:
         want = f" is held for 0.05 s by pid {holder.pid} of {me} ("
@@ -239,7 +239,7 @@ def test_the_host_lock_follows_the_directory(
 ) -> None:
     """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    table = open_table(described=True, warn=print)
+    table = open_table(private=True, warn=print)
     real = directory.lock_in_time
     replaced = []
 
@@ -249,7 +249,7 @@ def test_the_host_lock_follows_the_directory(
             launcher.state.mkdir()
         return real(descriptor, *others)
 
-    monkeypatch.setattr(directory, "lock_in_time", replace_then_lock)
+    monkeypatch.setattr("gpulaunch.leases.table.lock_in_time", replace_then_lock)
     with table.locked() as locked:
         assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
 

@@ -1,15 +1,17 @@
 """What cluster engines tell a process, by the tables in engines.toml."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from toml_parser import tomllib
 from values import cases
 
-from gpulaunch.launch.cluster_engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
-from gpulaunch.launch.handed_over import explain_mpirun, explain_srun
+from gpulaunch.launch.handed_over import explain_hand_over
+from gpulaunch.launch.read_engine import ENGINES, EnginePlace, GpuGrant, read_place
 from gpulaunch.launch.read_launch import _SIGNS
 
 CASES = tomllib.loads(Path(__file__).with_name("engines.toml").read_text())
@@ -31,8 +33,9 @@ def test_place(
 ) -> None:
     """Each engine tells its job, the rank and the node; the ranks are those of the innermost."""
     found = place(names, more)
-    want = (title, Rank(*rank) if rank else None, node or None)
-    assert (found.title, found.rank, found.node) == want
+    assert (found.job.title, found.job.node) == (title, node)
+    got = (found.job.rank, found.job.local_rank, found.job.ranks)
+    assert got == (tuple(rank[1:]) if rank else (None, 0, 1))
 
 
 @cases(CASES["grant"], "names", "more", "want")
@@ -46,8 +49,8 @@ def test_grant(names: list[str], more: dict[str, str], want: dict[str, Any]) -> 
 @cases(CASES["local_size"], "names", "more", "want")
 def test_ranks_on_this_node(names: list[str], more: dict[str, str], want: int) -> None:
     """The number of a step's tasks on a node is read from Slurm's list; odd ones tell no rank."""
-    rank = place(names, more).rank
-    assert (rank.local_size or 0 if rank else 0) == want
+    job = place(names, more).job
+    assert (0 if job.rank is None else job.ranks) == want
 
 
 def test_outside_of_engines() -> None:
@@ -75,10 +78,14 @@ def test_signs() -> None:
         ("mpirun --hostfile hosts gpulaunch -n 1 -- ./prog", None),
     ],
 )
-def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:
+def test_ranks_of_mpirun_elsewhere(
+    line: str, shown: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hosts other than this one are named, unless each rank has a launch of its own."""
-    files = {"hosts": "# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n"}
-    told = explain_mpirun(line.split(), {}, ["here.site"], lambda path: files.get(path, ""))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="here.site"))
+    Path("hosts").write_text("# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n")
+    told = explain_hand_over(line.split(), {})
     assert (told and told.partition("starts ranks on ")[2].partition(", too,")[0]) == shown
 
 
@@ -95,5 +102,5 @@ def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:
 )
 def test_tasks_of_srun_elsewhere(line: str, environment: dict[str, str], nodes: str | None) -> None:
     """Tasks that srun starts on other nodes are told of with the number of nodes."""
-    told = explain_srun(line.split(), environment)
+    told = explain_hand_over(line.split(), environment)
     assert (told is None) if nodes is None else (told is not None and nodes in told)

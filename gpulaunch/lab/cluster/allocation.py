@@ -19,8 +19,8 @@ from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
 from gpulaunch.lab.cluster.cluster import Node
 from gpulaunch.lab.cluster.network import Switch, read_topology_conf
-from gpulaunch.launch.cluster_engines import read_place
 from gpulaunch.launch.handed_over import hosts_of
+from gpulaunch.launch.read_engine import read_place
 from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.records import Record
 
@@ -266,8 +266,8 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
 def describe_this_node(topology: Topology) -> tuple[int, Node]:
     """Return the number of this task, which orders the nodes of an allocation, and this node."""
     place = read_place(os.environ)
-    name = (place and place.node) or os.uname().nodename
-    task = place.rank.number if place and place.rank else 0
+    name = (place and place.job.node) or os.uname().nodename
+    task = (place and place.job.rank) or 0
     sockets: dict[int, dict[int, int]] = {}  # of the CPUs that this process may use, one of a core
     for cpu in sorted(os.sched_getaffinity(0)):
         socket, core = _number(cpu, "physical_package_id", 0), _number(cpu, "core_id", cpu)

@@ -14,7 +14,7 @@ from gpulaunch.lab.measure.run import SHARED, STOPPED, Run, RunBeside, run_docum
 from gpulaunch.lab.measure.sampler import Sampler
 from gpulaunch.lab.measure.update_profile import check_own, learn
 from gpulaunch.launch.launch import Events, Keeper, Launch
-from gpulaunch.launch.surroundings import open_table_of
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.lease import Share, share_groups
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
@@ -95,7 +95,7 @@ class Recorder(Events):
         try:
             look = None
             if (share := keeper.lease.share) and self._launch.request.sharing:
-                table = open_table_of(self._launch, lambda _: None)
+                table = open_table(private=self._launch.private, warn=lambda _: None)
                 look = partial(self._look_beside, share, table)
             self._sampler = Sampler(keeper.grant.gpus, look)
             self._sampler.start()

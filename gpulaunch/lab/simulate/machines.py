@@ -238,7 +238,8 @@ class SimulatedMachines:
         leases = list(self.all[number].leases.values())
         taken = {uuid for lease in leases for uuid in lease.uuids}
         free = [gpu for gpu in self.topology.gpus if gpu.uuid not in taken]
-        problem = pose_problem(job.request, self.topology, free, free, len(found.gpus), leases)
+        state = State(self.topology, leases)
+        problem = pose_problem(job.request, state, free, free, len(found.gpus))
         return utility_of(problem, found.gpus)
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
