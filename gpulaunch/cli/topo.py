@@ -1,4 +1,4 @@
-"""`gpulaunch topo`: print, export or measure the GPUs and their links.
+"""`gpulaunch topo`: print, write down or measure the GPUs and their links.
 
 Colour adds to the words and never replaces them.
 """
@@ -6,7 +6,7 @@ Colour adds to the words and never replaces them.
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
@@ -15,9 +15,7 @@ from gpulaunch.errors import UsageError, counted, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import shown_machine
-from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.gpu import format_cpuset
-from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
 from gpulaunch.machine.write_description import machine_document
@@ -25,9 +23,8 @@ from gpulaunch.records import as_dict
 
 _Classes = Mapping[tuple[str, float], int]  # (name, GB/s) of a link -> number of such links
 
-_MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
-_MOST_SOCKETS = 8  # sockets with a line each
+_MOST_SOCKETS = 8  # those with a line each
 
 _SHADES = ("bold green", "green", "cyan", "yellow", "magenta", "red")  # fastest links first
 
@@ -39,37 +36,22 @@ _MEANINGS: dict[PathType, str] = {
     "SYS": "between NUMA nodes",
     "NET": "over the network",
 }
-_TOGETHER: dict[PathType, str] = {
-    "PIX": " on one PCIe switch",
-    "PXB": " below one tree of PCIe switches",
-    "PHB": " on one host bridge",
-    "NODE": " on host bridges of their own",
-    "SYS": "",
-}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Show one machine."""
     options = make_parser().parse_args(arguments)
-    if options.gpu_model is not None and options.text is None:
-        raise UsageError("--gpu-model goes with --import")
     if options.json and options.output is not None and not options.measure:
         raise UsageError("--json and -o are given: one of them is enough")
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_links  # late: with the Python API
 
         return measure_links(options.output, as_json=options.json)
-    if options.text == "-":
-        called = None if options.output == "-" else options.output
-        topology = load_text_machine("/dev/stdin", called, options.gpu_model)
-    elif options.text is not None:
-        topology = load_text_machine(options.text, gpu_model=options.gpu_model)
-    else:
-        topology = shown_machine(options.topology, warn).topology
+    topology = shown_machine(options.topology, warn).topology
     if options.json:
         print_json(topology_document(topology))
-    elif options.output is not None or options.text is not None:
-        write_text(options.output or "-", document_text(machine_document(topology)))
+    elif options.output is not None:
+        write_text(options.output, document_text(machine_document(topology)))
     else:
         on_terminal = sys.stdout is not None and sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if on_terminal else None
@@ -83,18 +65,7 @@ def make_parser() -> Parser:
     machine = parser.add_mutually_exclusive_group()
     add_topology(machine)
     machine.add_argument(
-        "--import",
-        metavar="FILE",
-        dest="text",
-        help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
-    )
-    machine.add_argument(
         "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
-    )
-    parser.add_argument(
-        "--gpu-model",
-        metavar="NAME",
-        help="with --import: model of GPUs that the text does not name",
     )
     add_json(parser)
     parser.add_argument(
@@ -150,10 +121,9 @@ def topology_document(topology: Topology) -> Document:
 
 
 def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
-    """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
+    """Return the link matrix as `nvidia-smi topo -m` prints it, the sockets, and a legend.
 
-    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
-    is that of the first. `width` is the columns that a matrix has to fit into; None for no limit.
+    `width` is the columns that a matrix has to fit into; None for no limit.
     """
     found, links = cards(topology), card_links(topology)
     counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
@@ -161,20 +131,18 @@ def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
     shades: dict[float, str] = {}
     for _, bandwidth in classes:
         shades.setdefault(bandwidth, _SHADES[min(len(shades), len(_SHADES) - 1)])
-    head, in_cells = _summary_lines(len(found), classes, shades), False
-    for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
-        if len(found) <= most:
-            matrix = _matrix_lines(found, links, shades, wide=wide)
-            if width is None or matrix[0].cell_len <= width:
-                head, in_cells = matrix, wide
+    head = _summary_lines(len(found), classes, shades)
+    if len(found) <= _MOST_IN_MATRIX:
+        matrix = _matrix_lines(found, links, shades)
+        if width is None or matrix[0].cell_len <= width:
+            head = matrix
     lines = [Text(_title(topology), "bold"), *head]
-    tree = [*_tree_lines(machine_tree(topology)), *_fabric_lines(found)]
-    if tree:
-        lines += [Text(), *map(Text, tree)]
+    if more := [*_socket_lines(found), *_fabric_lines(found)]:
+        lines += [Text(), *map(Text, more)]
     lines.append(Text())
     if classes:
         paths = {link.path for link in links.values()}
-        lines.append(Text(_legend(classes, paths, in_cells=in_cells), "dim"))
+        lines.append(Text(_legend(classes, paths), "dim"))
     return [*lines, Text(f"source: {printable(topology.source)}", "dim")]
 
 
@@ -202,37 +170,28 @@ def _title(topology: Topology) -> str:
 
 
 def _matrix_lines(
-    found: Sequence[Card],
-    links: Mapping[tuple[int, int], Link],
-    shades: Mapping[float, str],
-    *,
-    wide: bool,
+    found: Sequence[Card], links: Mapping[tuple[int, int], Link], shades: Mapping[float, str]
 ) -> list[Text]:
     """Return a row for each card, and below it one for each of its MIG instances."""
-    texts = {}
-    for pair, link in links.items():
-        texts[pair] = _link_name(link)
-        if wide:
-            texts[pair] += f" {link.bandwidth_gb_per_s:.3g}"
+    texts = {pair: _link_name(link) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
-    gap = "  " if wide else " "
     mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
     head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
     head += ["node"] * several + ["NUMA"] + ["model"] * mixed
-    lines = [Text(gap.join(head), "bold")]
+    lines = [Text(" ".join(head), "bold")]
     for card in found:
         row = Text(f"{card.index:>3}")
         for other in found:
             pair = min(card.index, other.index), max(card.index, other.index)
             shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else "dim"
-            row.append(gap).append(texts.get(pair, "X").ljust(cells), shade)
+            row.append(" ").append(texts.get(pair, "X").ljust(cells), shade)
         if several:
-            row.append(f"{gap}{card.gpu.node:<4}")
+            row.append(f" {card.gpu.node:<4}")
         numa = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         if mixed:
             size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
-            numa = f"{numa:<4}{gap}{printable(card.model)}{size}"
-        lines.append(row.append(f"{gap}{numa}"))
+            numa = f"{numa:<4} {printable(card.model)}{size}"
+        lines.append(row.append(f" {numa}"))
         for gpu in card.instances:
             profile = printable(gpu.mig.profile) if gpu.mig else ""
             lines.append(Text(f"{gpu.name:>5} MIG {profile}, {format_size(gpu.memory_bytes)}"))
@@ -250,56 +209,30 @@ def _summary_lines(count: int, classes: _Classes, shades: Mapping[float, str]) -
     return lines
 
 
-def _legend(classes: _Classes, paths: set[PathType], *, in_cells: bool) -> str:
-    """Return the meaning of the names, and the bandwidths if they are not in the matrix."""
+def _legend(classes: _Classes, paths: set[PathType]) -> str:
+    """Return the bandwidth of each kind of link, and the meaning of the names."""
+    carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
     meanings = ["NV# = so many NVLinks"] if "NVL" in paths else []
     meanings += [f"{path} = {text}" for path, text in _MEANINGS.items() if path in paths]
-    figures = "links with GB/s per direction"
-    if not in_cells:
-        carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
-        figures = f"GB/s per direction: {carried}"
-    return f"{figures}; {', '.join(meanings)}"
+    return f"GB/s per direction: {carried}; {', '.join(meanings)}"
 
 
-def _tree_lines(tree: Level) -> list[str]:
-    """Return the sockets and levels of a machine, or of the first of several."""
-    if tree.kind == "network":
-        first = tree.children[0]
-        name = f"node {first.node}, the first of {len(tree.children)}: {_gpus_text(first.cards)}"
-        return [name, *(f"  {line}" for line in _tree_lines(first))]
-    sockets = tree.sockets
-    if sockets[0].path == "SYS":  # nothing is known about the sockets
-        return []
-    lines = []
-    if len(sockets) > _MOST_SOCKETS:
-        lines.append(f"the first of {len(sockets)} sockets:")
-        sockets = sockets[:1]
-    for socket in sockets:
-        name = _socket_name(socket)
-        if any(child.is_branch for child in socket.children):
-            lines += [name, *_branch_lines(socket)]
-        else:
-            together = _TOGETHER[socket.path] if socket.is_branch else ""
-            lines.append(f"{name}: {_gpus_text(socket.cards)}{together}")
+def _socket_lines(found: Sequence[Card]) -> list[str]:
+    """Return which GPUs are on which socket, such as "NUMA 0 (CPUs 0-19,40-59): GPUs 0-3"."""
+    several = len({card.gpu.node for card in found}) > 1
+    sockets: dict[str, list[int]] = {}
+    for card in found:
+        gpu = card.gpu
+        name = "socket" if gpu.numa_node is None else f"NUMA {gpu.numa_node}"
+        cpus = format_cpuset(gpu.cpuset)
+        if cpus or gpu.numa_node is not None:
+            name += f" (CPUs {cpus})" if cpus else ""
+            name = f"node {gpu.node}, {name}" if several else name
+            sockets.setdefault(name, []).append(card.index)
+    lines = [f"{name}: {_gpus_text(indices)}" for name, indices in sockets.items()]
+    if len(lines) > _MOST_SOCKETS:
+        return [*lines[:_MOST_SOCKETS], f"and {len(lines) - _MOST_SOCKETS} more sockets"]
     return lines
-
-
-def _socket_name(level: Level) -> str:
-    """Return a socket's name, such as "NUMA 0 (CPUs 0-19,40-59)", or "socket" if unknown."""
-    cpus = format_cpuset(level.cpuset)
-    name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
-    return f"{name} (CPUs {cpus})" if cpus else name
-
-
-def _branch_lines(level: Level) -> Iterator[str]:
-    """Yield the levels below a level, drawn as a tree."""
-    for child in level.children:
-        corner, side = ("└─", "  ") if child is level.children[-1] else ("├─", "│ ")
-        kind = f"{child.kind}: " if child.is_branch else ""
-        yield f"{corner} {kind}{_gpus_text(child.cards)}"
-        if any(below.is_branch for below in child.children):
-            for line in _branch_lines(child):
-                yield f"{side} {line}"
 
 
 def _fabric_lines(found: Sequence[Card]) -> list[str]:

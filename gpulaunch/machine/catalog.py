@@ -8,7 +8,7 @@ from zlib import crc32
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
 from gpulaunch.files.document import parse_document, parsed, read_document, read_text
-from gpulaunch.machine.gpu_model import GpuModel, named_gpu_model, parse_gpu_model
+from gpulaunch.machine.gpu_model import GpuModel, parse_gpu_model
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
 
@@ -101,7 +101,7 @@ def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
         from gpulaunch.machine.smi_text import WANTED, looks_like_matrix  # late: rarely used
 
         if looks_like_matrix(text):
-            return load_text_machine(path, text=text)
+            return _text_machine(path, text)
         where, _, why = problem.message.rpartition(": ")
         neither = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
         raise UsageError(f"{where}: {neither}: {why}", WANTED) from None
@@ -112,32 +112,15 @@ def _digest(text: str) -> str:
     return f"{crc32(text.encode()):08x}"
 
 
-def load_text_machine(
-    path: str, called: str | None = None, gpu_model: str | None = None, *, text: str | None = None
-) -> Topology:
-    """Read a machine from a file with the matrix that `nvidia-smi topo -m` prints.
-
-    Args:
-        called: path whose stem names the machine, instead of the file's own.
-        gpu_model: name of a GPU model, which the text does not tell.
-        text: content of the file, if it has been read.
-
-    Raises:
-        UsageError: the file cannot be read or contains none, or the GPU model is unknown.
-    """
+def _text_machine(path: str, text: str) -> Topology:
+    """Return the machine of the matrix that `nvidia-smi topo -m` prints."""
     from gpulaunch.machine.smi_text import WANTED, TextError, parse_topology_text, text_topology
 
-    if text is None:
-        text = read_text(path)
     source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"
-    model = None
-    if gpu_model is not None:
-        model = named_gpu_model(load_gpu_models(), gpu_model)
-        source += f"; the GPU model is given as {printable(gpu_model)}"
-    stem = os.path.splitext(os.path.basename(called or path))[0]
+    stem = os.path.splitext(os.path.basename(path))[0]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", stem) or "machine"
     try:
         matrix = parse_topology_text(text)
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}", WANTED) from None
-    return text_topology(matrix, name, source, _digest(text), model)
+    return text_topology(matrix, name, source, _digest(text))

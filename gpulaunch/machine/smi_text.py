@@ -16,7 +16,6 @@ from itertools import combinations, pairwise
 
 from gpulaunch.errors import quoted
 from gpulaunch.machine.gpu import Gpu, parse_cpuset
-from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.machine.link import PCIE_PATHS, PathType, Wire, nvlink_version, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
@@ -285,18 +284,14 @@ def _shorten(word: str) -> str:
     return quoted(word if len(word) <= _MAX_SHOWN else f"{word[:_MAX_SHOWN]}...")
 
 
-def text_topology(
-    matrix: SmiMatrix, name: str, source: str, digest: str, model: GpuModel | None = None
-) -> Topology:
+def text_topology(matrix: SmiMatrix, name: str, source: str, digest: str) -> Topology:
     """Return the machine that the matrix describes.
 
-    Its links are exactly the text's. What neither the text nor `model` tells is left unknown, or
-    assumed; two GPUs that NVLinks join meet over PCIe in their NUMA node, if it is the same, else
-    through SYS.
+    Its links are exactly the text's. What the text does not tell is left unknown, or assumed; two
+    GPUs that NVLinks join meet over PCIe in their NUMA node, if it is the same, else through SYS.
 
     Args:
         source: origin of the text; the assumptions are added to it.
-        model: model of the GPUs; None if unknown.
     """
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
     totals: Counter[int] = Counter()
@@ -304,10 +299,10 @@ def text_topology(
         totals.update({a: count, b: count})
     ports = _switch_ports(counts, totals)
     most = max([*counts.values(), *(n for n in totals.values() if n <= MAX_NVLINKS)], default=0)
-    capability = model.compute_capability if model else None
+    capability = None
     assumptions = [source]
-    if most and not nvlink_version(capability):
-        if most > MAX_NVLINKS_3 and not capability:
+    if most:
+        if most > MAX_NVLINKS_3:
             capability = "9.0"
             assumptions.append(
                 f"NVLink 4 of Hopper is assumed, as {most} NVLinks of a GPU are more than NVLink 3 "
@@ -329,7 +324,7 @@ def text_topology(
         Gpu(
             index=i,
             uuid=f"GPU-{name}-{i}",
-            model=model.models[0] if model else "GPU",
+            model="GPU",
             memory_bytes=0,
             numa_node=matrix.numa_nodes[i],
             cpuset=matrix.cpusets[i],

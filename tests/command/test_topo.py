@@ -23,23 +23,20 @@ def topo(launcher: Launcher, *options: str, **more: object) -> tuple[int, str, s
 # Sources
 
 
-def test_import(launcher: Launcher, tmp_path: Path) -> None:
+def test_a_text(launcher: Launcher, tmp_path: Path) -> None:
     """What nvidia-smi printed becomes a machine file of the same machine as the text itself.
 
-    The text may come from a pipe, the machine is then called as its file, and one in the user's
-    directory of machines is known by that name.
+    The text may come from a pipe.
     """
-    text, machine = tmp_path / "box.txt", tmp_path / "config/gpulaunch/machines/their-box.toml"
-    machine.parent.mkdir(parents=True)
+    text, machine = tmp_path / "box.txt", tmp_path / "box.toml"
     text.write_text(TEXT)
-    assert topo(launcher, "--import", "-", "-o", str(machine), input=TEXT) == (0, "", "")
-    assert tomllib.loads(machine.read_text())["name"] == "their-box"
+    assert topo(launcher, "--topology", str(text), "-o", str(machine)) == (0, "", "")
     by_text = json.loads(launcher.run("topo", "--topology", str(text), "--json").stdout)
-    by_file = json.loads(launcher.run("topo", "--topology", "their-box", "--json").stdout)
-    assert by_file["links"] == by_text["links"]
+    by_file = json.loads(launcher.run("topo", "--topology", str(machine), "--json").stdout)
+    assert (by_file["name"], by_file["links"]) == ("box", by_text["links"])
     assert [gpu["memory_bytes"] for gpu in by_text["gpus"]] == [None, None]
     assert (by_text["links"][0]["path"], by_text["links"][0]["nvlink_count"]) == ("NVL", 4)
-    status, printed, _ = topo(launcher, "--import", "-", input=TEXT)
+    status, printed, _ = topo(launcher, "--topology", "/dev/stdin", "-o", "-", input=TEXT)
     assert (status, tomllib.loads(printed)["name"]) == (0, "stdin")
 
 
@@ -110,8 +107,7 @@ def test_options_that_contradict(launcher: Launcher) -> None:
     """Options that do not go together are named."""
     for options, line in {
         ("--json", "--output", "x"): "--json and -o are given: one of them is enough",
-        ("--import", "x", *SUMMIT): "--topology: not allowed with argument --import",
-        ("--gpu-model", "B200"): "--gpu-model goes with --import",
+        ("--measure", *SUMMIT): "--topology: not allowed with argument --measure",
     }.items():
         status, printed, errors = topo(launcher, *options)
         assert (status, printed, errors.splitlines()[0] + "\n") == (2, "", complaint(line))

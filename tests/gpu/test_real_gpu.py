@@ -38,7 +38,8 @@ def test_links_are_those_of_nvidia_smi(launcher: Launcher) -> None:
     text = subprocess.run(
         ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True
     ).stdout
-    told = json.loads(launcher.run("topo", "--import", "-", "--json", input=text).stdout)["links"]
+    by_text = ("topo", "--topology", "/dev/stdin", "--json")
+    told = json.loads(launcher.run(*by_text, input=text).stdout)["links"]
     found = json.loads(launcher.run("topo", "--json").stdout)["links"]
     assert [(x["path"], x["nvlink_count"]) for x in found] == [
         (x["path"], x["nvlink_count"]) for x in told

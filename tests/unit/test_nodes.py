@@ -160,23 +160,27 @@ def test_clusters_there_and_back() -> None:
 
 
 def test_text_of_two_machines() -> None:
-    """The matrix has each GPU's node, the tree is the first node's, and NET is explained."""
+    """The matrix and the sockets have each GPU's node, and NET is explained."""
     lines = [" ".join(line.plain.split()) for line in topology_lines(built(2))]
     assert lines[1:3] == [
         "GPU 0 1 2 3 4 5 node NUMA",
-        "0 X NV12 300 NV12 300 NET 12.5 NET 12.5 NET 12.5 0 0",
+        "0 X NV12 NV12 NET NET NET 0 0",
     ]
-    assert lines[7] == "5 NET 12.5 NET 12.5 NET 12.5 NV12 300 NV12 300 X 1 1"
+    assert lines[7] == "5 NET NET NET NV12 NV12 X 1 1"
     assert lines[9:11] == [
-        "node 0, the first of 2: GPUs 0-2",
-        "NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch",
+        "node 0, NUMA 0 (CPUs 0-7): GPUs 0,1",
+        "node 0, NUMA 1 (CPUs 8-15): GPU 2",
     ]
-    legend = "links with GB/s per direction; NV# = so many NVLinks, NET = over the network"
+    legend = "GB/s per direction: NV12 300, NET 12.5; NV# = so many NVLinks, NET = over the network"
     assert legend in lines
 
 
 def test_text_of_a_cluster() -> None:
-    """Beyond the matrix's size, the text counts pairs by link; the tree is the first machine's."""
+    """Beyond the matrix's size, the text counts pairs by link."""
     lines = [line.plain for line in topology_lines(CLUSTER)]
     assert lines[0] == "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes"
-    assert lines[4:7] == ["   160 have NET 1.25 GB/s", "", "node 0, the first of 5: GPUs 0-3"]
+    assert lines[4:7] == [
+        "   160 have NET 1.25 GB/s",
+        "",
+        "node 0, NUMA 0 (CPUs 0-63): GPUs 0,1",
+    ]

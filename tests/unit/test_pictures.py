@@ -71,8 +71,8 @@ def test_every_text(topology):
     assert all(line.isprintable() for line in plain)
 
 
-def test_narrow_terminal():
-    """Where bandwidths do not fit in the cells, the legend has them."""
+def test_bandwidths():
+    """The matrix has the names of the links, and the legend their bandwidths and meanings."""
     lines = text(MACHINES["dgx1-v100"], width=60)
     assert lines[2] == "  0 X   NV1 NV1 NV2 NV2 SYS SYS SYS 0"
     assert "GB/s per direction: NV2 50, NV1 25, SYS 12; NV# = so many" in lines
@@ -82,11 +82,11 @@ def test_instances_below_their_card() -> None:
     """MIG instances are below their card with profile and memory; the matrix is the cards'."""
     assert text(MACHINES["mig"])[:7] == [
         "mig: 4 x A100, 80 GiB, 2 of them in MIG mode",
-        "GPU  0        1        2        3        NUMA",
-        "  0  X        NV4 100  NV4 100  NV4 100  ?",
+        "GPU 0   1   2   3   NUMA",
+        "  0 X   NV4 NV4 NV4 ?",
         "  0:0 MIG 3g.40gb, 80 GiB",
         "  0:1 MIG 3g.40gb, 80 GiB",
-        "  1  NV4 100  X        NV4 100  NV4 100  ?",
+        "  1 NV4 X   NV4 NV4 ?",
         "  1:0 MIG 3g.40gb, 80 GiB",
     ]
 

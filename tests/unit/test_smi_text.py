@@ -10,7 +10,7 @@ from toml_parser import tomllib
 from values import cases, complaint
 
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_described_machine, load_text_machine
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
@@ -213,27 +213,6 @@ def test_nodes_by_cpus(
 
 
 # -------------------------------------------------------------------------------------------- files
-
-
-def test_model_on_import(tmp_path: Path) -> None:
-    """--gpu-model tells what the text cannot, with the NVLink version of its generation.
-
-    An unknown model, or one that can be several, is refused with those that are known.
-    """
-    path = tmp_path / "a.txt"
-    path.write_text(GOOD)
-    for model, *want in (("b200", 5, "10.0"), ("RTX A6000", 3, "8.6")):
-        topology = load_text_machine(str(path), gpu_model=model)
-        assert [topology.gpus[0].nvlink_version, topology.gpus[0].compute_capability] == want
-        assert "; the GPU model is given as " in topology.source
-    for model, want in (
-        ("Voodoo2", "unknown GPU model 'Voodoo2'"),
-        ("A100", "GPU model 'A100' can be 4 models"),
-    ):
-        with pytest.raises(UsageError) as problem:
-            load_text_machine(str(path), gpu_model=model)
-        assert problem.value.message == want
-        assert "A100 SXM4 80 GB" in str(problem.value.hint)
 
 
 def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
