@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.cli.screen import Parts, Text, draw
-from gpulaunch.errors import UsageError, counted, printable
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import shown_machine
@@ -137,8 +137,8 @@ def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
         if width is None or matrix[0].cell_len <= width:
             head = matrix
     lines = [Text(_title(topology), "bold"), *head]
-    if more := [*_socket_lines(found), *_fabric_lines(found)]:
-        lines += [Text(), *map(Text, more)]
+    if sockets := _socket_lines(found):
+        lines += [Text(), *map(Text, sockets)]
     lines.append(Text())
     if classes:
         paths = {link.path for link in links.values()}
@@ -232,20 +232,6 @@ def _socket_lines(found: Sequence[Card]) -> list[str]:
     lines = [f"{name}: {_gpus_text(indices)}" for name, indices in sockets.items()]
     if len(lines) > _MOST_SOCKETS:
         return [*lines[:_MOST_SOCKETS], f"and {len(lines) - _MOST_SOCKETS} more sockets"]
-    return lines
-
-
-def _fabric_lines(found: Sequence[Card]) -> list[str]:
-    """Return how many NVLinks lead from the cards to NVSwitches and to CPUs."""
-    lines = []
-    for where, field in (("into NVSwitch", "nvswitch_links"), ("to its CPU", "cpu_nvlinks")):
-        counts: dict[int, list[int]] = {}
-        for card in found:
-            counts.setdefault(getattr(card.gpu, field), []).append(card.index)
-        for count, indices in counts.items():
-            if count:
-                whose = "each GPU" if len(counts) == 1 else _gpus_text(indices)
-                lines.append(f"{whose}: {counted(count, 'NVLink')} {where}")
     return lines
 
 

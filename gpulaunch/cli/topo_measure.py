@@ -41,12 +41,12 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
         )
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _raise_interrupted)
+            signal.signal(number, _interrupt)
     try:
         topology, figures = measure(warn, _tell)
     # By now the benchmark is ended, the lease released, and nothing is written.
-    except _Interrupted as interruption:
-        end_by(interruption.number)
+    except KeyboardInterrupt as interruption:
+        end_by(interruption.args[0])
         raise
     write_text(file, document_text(measured_document(topology, figures)))
     if not as_json:
@@ -69,17 +69,10 @@ def measure_links(path: str | None, *, as_json: bool) -> int:
     return 0
 
 
-class _Interrupted(BaseException):
-    """A signal asks for an end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _raise_interrupted(number: int, _frame: object) -> None:
+def _interrupt(number: int, _frame: object) -> None:
     for other in ENDING_SIGNALS:  # one is enough, and its handling must not be disturbed
         signal.signal(other, signal.SIG_IGN)
-    raise _Interrupted(number)
+    raise KeyboardInterrupt(number)
 
 
 def _tell(text: str) -> None:
