@@ -17,40 +17,42 @@ if TYPE_CHECKING:
     from gpulaunch.api.held_lease import HeldLease
 
 _MARK = "gpus(gpus=1, **settings): GPUs for this test alone, as gpulaunch.allocate gives them"
-_OPTIONS = {
-    "gpus_topology": ("NAME|FILE", "described machine to use in place of this one"),
-    "gpus_missing": ("skip|fail", "what to do with a test that cannot have its GPUs (skip)"),
-    "gpus_wait": ("TIME", "longest wait for busy GPUs, such as 10m; 0 for none (no limit)"),
-}
 _LEASE: "pytest.StashKey[HeldLease]" = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options --gpus-*, and settings of the same names."""
+    """Add the options --gpus-*."""
     group = parser.getgroup("gpulaunch", "GPUs for tests with the mark gpus")
-    for name, (value, text) in _OPTIONS.items():
-        choices = value.split("|") if name == "gpus_missing" else None
-        option = f"--{name.replace('_', '-')}"
-        group.addoption(option, metavar=value, choices=choices, help=text)
-        parser.addini(name, text)
-    text = "run each test with the mark in a child process, so that CUDA ends with it"
-    group.addoption("--gpus-fork", action="store_true", help=text)
-    parser.addini("gpus_fork", text, type="bool", default=False)
+    group.addoption(
+        "--gpus-topology",
+        metavar="NAME|FILE",
+        help="described machine to use in place of this one",
+    )
+    group.addoption(
+        "--gpus-missing",
+        choices=("skip", "fail"),
+        default="skip",
+        help="what to do with a test that cannot have its GPUs (skip)",
+    )
+    group.addoption(
+        "--gpus-wait",
+        metavar="TIME",
+        help="longest wait for busy GPUs, such as 10m; 0 for none (no limit)",
+    )
+    group.addoption(
+        "--gpus-fork",
+        action="store_true",
+        help="run each test with the mark in a child process, so that CUDA ends with it",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, check the options, and register what only some runs need."""
+    """Declare the mark, and register what only some runs need."""
     config.addinivalue_line("markers", _MARK)
-    if _option(config, "gpus_missing") not in (None, "skip", "fail"):
-        raise pytest.UsageError(f"gpus_missing: {_option(config, 'gpus_missing')} is not skip|fail")
-    if config.getoption("gpus_fork") or config.getini("gpus_fork"):
+    if config.getoption("gpus_fork"):
         from gpulaunch.pytest_plugin.forked import ForkedTests
 
         config.pluginmanager.register(ForkedTests(), "gpulaunch-fork")
-
-
-def _option(config: pytest.Config, name: str) -> str | None:
-    return config.getoption(name) or config.getini(name) or None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -75,13 +77,12 @@ def _take_lease(config: pytest.Config, name: str, asked: "dict[str, object]") ->
 
 
 def _from_options(config: pytest.Config) -> "dict[str, object]":
-    wait, topology = _option(config, "gpus_wait"), _option(config, "gpus_topology")
+    wait, topology = config.getoption("gpus_wait"), config.getoption("gpus_topology")
     asked: dict[str, object] = {"wait": wait != "0"}
     if wait not in (None, "0"):
         asked["wait_timeout"] = wait
     if topology:
-        beside_settings = config.rootpath / topology
-        asked["topology"] = str(beside_settings) if beside_settings.is_file() else topology
+        asked["topology"] = topology
     return asked
 
 
@@ -97,7 +98,7 @@ def _end_without_gpus(config: pytest.Config, problem: Exception) -> BaseExceptio
         errors.TimedOutError,
         errors.WouldWaitError,
     )
-    if isinstance(problem, missing) and _option(config, "gpus_missing") != "fail":
+    if isinstance(problem, missing) and config.getoption("gpus_missing") == "skip":
         # Reports name the line of the test, not this one.
         return pytest.skip.Exception(problem.message, _use_item_location=True)
     hint = getattr(problem, "hint", None)

@@ -13,7 +13,7 @@ import pytest
 from conftest import Launcher, held, until
 
 TWO = ("--topology", "rtx-a6000-2")
-ON_TWO = "gpus_topology = rtx-a6000-2\n"
+ON_TWO = "addopts = --gpus-topology=rtx-a6000-2"
 OPTIONS = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "-rA", "--tb=short"]
 
 CONFTEST = """
@@ -67,7 +67,7 @@ def write(launcher: Launcher, tests: str, conftest: str = "", ini: str = ON_TWO)
     directory.mkdir()
     (directory / "conftest.py").write_text(CONFTEST + conftest)
     (directory / "test_it.py").write_text(tests)
-    (directory / "pytest.ini").write_text(f"[pytest]\n{ini}")
+    (directory / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     return directory
 
 
@@ -198,7 +198,7 @@ WITHOUT = MODEL.replace("SCOPE", "module").replace("gpus_factory(2)", "gpus_fact
 MISSING = [
     (ONE, "", "", {"skipped": 1}, "no NVML library (libnvidia-ml.so.1)"),
     (WITHOUT, ON_TWO, "-k unmarked", {"skipped": 3}, "rtx-a6000-2 has 2"),
-    (ONE, f"{ON_TWO}gpus_missing = fail\n", "--gpus-wait 0.1s", {"error": 1}, "waited"),
+    (ONE, f"{ON_TWO} --gpus-missing=fail", "--gpus-wait 0.1s", {"error": 1}, "waited"),
     (ONE, ON_TWO, "--gpus-wait 0", {"skipped": 1}, "0 of 2 are free, 2 are leased"),
 ]
 
