@@ -8,7 +8,7 @@ from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import FailedError, UsageError, call_failed, counted
-from gpulaunch.history.line import COMMON, set_up_history
+from gpulaunch.history.line import COMMON
 from gpulaunch.launch.surroundings import open_table, read_shown
 from gpulaunch.leases.directory import SET_UP
 from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
@@ -25,11 +25,22 @@ d {SET_UP} 1777 root root -
 
 def setup(arguments: Sequence[str]) -> int:
     """Make the state directory for good, or the directory of all users' history."""
-    if setup_parser().parse_args(arguments).history:
-        set_up_history()
+    history = setup_parser().parse_args(arguments).history
+    if os.geteuid() != 0:
+        command = "sudo gpulaunch setup"
+        raise UsageError("setup needs root", f"{command} --history" if history else command)
+    try:
+        if history:
+            # On the disk, so it stays; each user's directory is made by his next launch.
+            _make_directory(COMMON)
+            os.chmod(os.path.dirname(COMMON), 0o755)  # whatever root's umask  # noqa: S103
+        else:
+            _set_up()
+    except OSError as problem:
+        raise call_failed(problem.filename, problem) from None
+    if history:
         print(f"{COMMON} holds the history of all users' launches from now on")
     else:
-        _set_up()
         print(
             f"{SET_UP} holds the allocation table from now on; {_TMPFILES} makes it at every boot"
         )
@@ -116,23 +127,18 @@ def _named_gpus(options: Namespace) -> tuple[Machine, Table, list[Gpu]]:
 
 
 def _set_up() -> None:
-    """Make SET_UP, owned by root, world-writable and sticky, now and at every boot."""
-    if os.geteuid() != 0:
-        raise UsageError("setup needs root", "sudo gpulaunch setup")
+    """Make SET_UP now and at every boot."""
     if os.environ.get("GPULAUNCH_STATE_DIR"):
         raise UsageError(
             "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
         )
-    try:
-        if os.path.isdir(SET_UP):
-            _make_directory()
-        else:
-            _make_unless_used(open_table(private=True, warn=warn))
-        os.makedirs(os.path.dirname(_TMPFILES), exist_ok=True)
-        with open(_TMPFILES, "w") as file:
-            file.write(_ENTRY)
-    except OSError as problem:
-        raise call_failed(problem.filename, problem) from None
+    if os.path.isdir(SET_UP):
+        _make_directory(SET_UP)
+    else:
+        _make_unless_used(open_table(private=True, warn=warn))
+    os.makedirs(os.path.dirname(_TMPFILES), exist_ok=True)
+    with open(_TMPFILES, "w") as file:
+        file.write(_ENTRY)
 
 
 def _make_unless_used(table: Table) -> None:
@@ -147,11 +153,11 @@ def _make_unless_used(table: Table) -> None:
                 f"{alive} {verb} in {table.directory}",
                 "wait for them to end, or see 'gpulaunch status'",
             )
-        _make_directory()
+        _make_directory(SET_UP)
 
 
-def _make_directory() -> None:
-    os.makedirs(SET_UP, exist_ok=True)
-    os.chown(SET_UP, 0, 0)
-    # All users write here; sticky, so that none can remove another user's records.
-    os.chmod(SET_UP, 0o1777)  # noqa: S103
+def _make_directory(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+    os.chown(path, 0, 0)
+    # All users write here; sticky, so that none can remove what is another user's.
+    os.chmod(path, 0o1777)  # noqa: S103

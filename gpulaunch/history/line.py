@@ -13,7 +13,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.errors import UsageError, call_failed
 from gpulaunch.files.data_files import make_own, own_directory
 from gpulaunch.process.system import user_name
 
@@ -158,24 +157,3 @@ def is_own_file(fd: int, user_id: int) -> bool:
 
 def _padded(content: bytes, room: int) -> bytes:
     return content.ljust(room - 1) + b"\n"
-
-
-def set_up_history() -> None:
-    """Make COMMON, owned by root, world-writable and sticky.
-
-    It is on the disk, so it stays. Each user's directory is made by his next launch.
-
-    Raises:
-        UsageError: we are not root.
-        FailedError: it cannot be made.
-    """
-    if os.geteuid() != 0:
-        raise UsageError("setup needs root", "sudo gpulaunch setup --history")
-    try:
-        os.makedirs(COMMON, exist_ok=True)
-        os.chmod(os.path.dirname(COMMON), 0o755)  # whatever root's umask  # noqa: S103
-        os.chown(COMMON, 0, 0)
-        # All users write here; sticky, so that none can remove another user's directory.
-        os.chmod(COMMON, 0o1777)  # noqa: S103
-    except OSError as problem:
-        raise call_failed(COMMON, problem) from None
