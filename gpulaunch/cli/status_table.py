@@ -33,7 +33,7 @@ _GPU_COLUMNS_LEAVE = ("MODEL", "NUMA", "POWER", "°C", "TIME", "MEMORY")  # in t
 
 def status_table(document: Document, now: datetime) -> list[Grid | Text]:
     """Return the table of jobs, and notes."""
-    leases = sorted(_one_for_each_step(document["leases"]), key=_lowest_gpu)
+    leases = sorted(document["leases"], key=_lowest_gpu)
     jobs = jobs_table(document, [*leases, *waiting(document)], now)
     parts: list[Grid | Text] = [jobs] if jobs.row_count else []
     notes = [*job_notes(document, now), *machine_notes(document, now)]
@@ -108,35 +108,6 @@ def job_in_full(document: Document, record: Document, now: datetime) -> str:
     return ", ".join([record["id"], *(str(cell) for cell in cells.values() if str(cell))])
 
 
-def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
-    """Return the leases, with one in place of those of all ranks of a step.
-
-    It is that of the lowest rank, with the GPUs of all and since when the first one runs.
-    """
-    rows: list[Document] = []
-    steps: dict[object, list[Document]] = {}
-    for lease in leases:
-        job = lease["engine_job"]
-        if job is None or job["ranks"] == 1 or lease["parent"]:
-            rows.append(lease)
-        else:
-            steps.setdefault((job["engine"], job["id"], lease["user"]), []).append(lease)
-    for ranks in steps.values():
-        ranks.sort(key=lambda lease: lease["engine_job"]["rank"] or 0)
-        names: dict[str, str | None] = {}
-        for lease in ranks:
-            names |= zip(lease["uuids"], lease["gpu_names"], strict=True)
-        merged = {
-            "ranks_here": len(ranks),
-            "gpus": [gpu for lease in ranks for gpu in lease["gpus"]],
-            "uuids": list(names),
-            "gpu_names": list(names.values()),
-            "started_at": min(lease["started_at"] for lease in ranks),
-        }
-        rows.append(ranks[0] | merged)
-    return rows
-
-
 def _lowest_gpu(lease: Document) -> int:
     gpus = [-1 if index is None else index for index in lease["gpus"]]  # None: it is gone
     return min(gpus, default=-1)
@@ -149,8 +120,8 @@ def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
         parts.append(f"in {names.get(parent, parent)}")
     if job := record.get("engine_job"):
         title = f"{job['engine']} {job['id']}"
-        if "ranks_here" in record:
-            title += f", {record['ranks_here']} of {job['ranks']} ranks"
+        if job["ranks"] > 1 and not record["parent"]:
+            title += f", rank {job['rank']} of {job['ranks']}"
         parts.append(f"{title}, shared by it" if job["shared"] else title)
     if record.get("container_name"):
         parts.append(f"container {record['container_name']}")
@@ -175,9 +146,8 @@ def job_names(document: Document) -> dict[str, str]:
     followed by the short id.
     """
     names, records = _short_ids(document), (*document["leases"], *document["queue"])
-    # The leases of all ranks of a step are one job.
-    jobs = {(one["user"], one["name"], (one.get("engine_job") or one)["id"]) for one in records}
-    uses, shown_ids = Counter(job[:2] for job in jobs), set(names.values())
+    uses = Counter((one["user"], one["name"]) for one in records)
+    shown_ids = set(names.values())
     for record in records:
         name = printable(record["name"] or "")
         is_unclear = uses[record["user"], record["name"]] > 1 or name in shown_ids

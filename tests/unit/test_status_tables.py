@@ -185,16 +185,13 @@ def test_one_table() -> None:
     assert lines[7:] == []
 
 
-def test_one_row_for_a_step() -> None:
-    """The leases of a step's ranks are one row, in the order of ranks whichever began first."""
-    engine = {"engine": "slurm", "id": "7.0", "user_id": 1000, "ranks": 2}
-    step = [
-        lease("abc100000001", 0, 1, name="r1", engine_job=EngineJob(**engine, rank=1)),
-        lease("abc000000001", 5, 4, name="r0", engine_job=EngineJob(**engine, rank=0)),
-    ]
+def test_ranks_of_a_step() -> None:
+    """The lease of each rank of a step has a row, which names the rank."""
+    engine = EngineJob(engine="slurm", id="7.0", user_id=1000, ranks=2, rank=1)
+    step = [lease("abc100000001", 0, 1, name="r1", engine_job=engine)]
     told = Status(Machine(box(), (), None), Snapshot(step, [])).document()
     row = re.split("  +", printed(Parts(*status_table(told, NOW)), 200)[2])
-    assert (row[0], row[3]) == ("r0", "5,4,0,1")
+    assert (row[0], row[3], row[-1].partition(":")[0]) == ("r1", "0,1", "slurm 7.0, rank 1 of 2")
 
 
 def test_predicted_start() -> None:
