@@ -259,7 +259,7 @@ def _draw_plan(document: Document) -> None:
         parts += [Text(said + printable(note), "yellow") for note in group["notes"]]
         if group["why_alone"]:
             alone.add_row(group["jobs"][0]["name"], group["why_alone"])
-    if alone.row_count:
+    if any(group["why_alone"] for group in groups):
         parts += [Text(), alone]
     idle = ""
     if document["idle_power_w"] is not None:

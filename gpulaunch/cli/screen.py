@@ -60,11 +60,6 @@ class Grid:
         self._columns, self._right, self._leave = columns, right, leave
         self._rows: list[tuple[Sequence[Text], str]] = []
 
-    @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return len(self._rows)
-
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row of cells, one for each column; a single one is a heading across all columns."""
         texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
@@ -144,9 +139,9 @@ def fitted_lines(console: Console, part: Grid | Text) -> list[Text]:
     return [*lines] or [Text()]
 
 
-def cut(text: str, style: str = "") -> Text:
+def cut(text: str) -> Text:
     """Return a cell of the last column: one line, cut where the terminal ends."""
-    return Text(printable(text), style, no_wrap=True, overflow="ellipsis")
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
 def figure(value: float | None) -> str:

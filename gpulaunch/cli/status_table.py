@@ -34,8 +34,8 @@ _GPU_COLUMNS_LEAVE = ("MODEL", "NUMA", "POWER", "°C", "TIME", "MEMORY")  # in t
 def status_table(document: Document, now: datetime) -> list[Grid | Text]:
     """Return the table of jobs, and notes."""
     leases = sorted(document["leases"], key=_lowest_gpu)
-    jobs = jobs_table(document, [*leases, *waiting(document)], now)
-    parts: list[Grid | Text] = [jobs] if jobs.row_count else []
+    jobs = [*leases, *waiting(document)]
+    parts: list[Grid | Text] = [jobs_table(document, jobs, now)] if jobs else []
     notes = [*job_notes(document, now), *machine_notes(document, now)]
     if parts and notes:
         parts.append(Text())

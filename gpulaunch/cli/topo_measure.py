@@ -26,9 +26,7 @@ from gpulaunch.process.libc import ENDING_SIGNALS
 def measure_links(path: str | None, *, as_json: bool) -> int:
     """Measure this machine, write its machine file, and print every figure beside the models.
 
-    Args:
-        path: path of the file; None for this user's own file of this machine.
-        as_json: whether to print a document instead of a table.
+    Without a path the file is this user's own of this machine.
     """
     file = path or own_machine_file(os.uname().nodename)
     if path is None:
