@@ -128,24 +128,18 @@ def _command_cell(record: Document, names: Mapping[str, str]) -> Text:
     return cut(": ".join([*parts, shlex.join(record["command"])]))
 
 
-def _short_ids(document: Document) -> dict[str, str]:
-    """Return the beginning of the id of each lease and ticket; all of it if others begin so."""
-    ids = [record["id"] for record in (*document["leases"], *document["queue"])]
-    uses = Counter(one[:LEAST_CHARACTERS] for one in ids)
-    short = {}
-    for one in ids:
-        beginning = one[:LEAST_CHARACTERS]
-        short[one] = beginning if uses[beginning] == 1 else one
-    return short
-
-
 def job_names(document: Document) -> dict[str, str]:
     """Return the name of each job by the id of its lease or ticket; a short id if it has none.
 
     A name that is long, that several jobs of a user have, or that is a short id of another, is
     followed by the short id.
     """
-    names, records = _short_ids(document), (*document["leases"], *document["queue"])
+    records = (*document["leases"], *document["queue"])
+    beginnings = Counter(one["id"][:LEAST_CHARACTERS] for one in records)
+    names = {}
+    for one in records:
+        short = one["id"][:LEAST_CHARACTERS]
+        names[one["id"]] = short if beginnings[short] == 1 else one["id"]
     uses = Counter((one["user"], one["name"]) for one in records)
     shown_ids = set(names.values())
     for record in records:
@@ -310,10 +304,10 @@ def _use_cell(
 
 def job_notes(document: Document, now: datetime) -> list[Text]:
     """Return lines on jobs: left over, held by a container, idle, or choosy."""
-    names, ids = job_names(document), _short_ids(document)
+    names = job_names(document)
     lines = []
     for lease in document["leases"]:
-        name, way_out = names[lease["id"]], f"'gpulaunch free {ids[lease['id']]}'"
+        name, way_out = names[lease["id"]], f"'gpulaunch free {lease['id']}'"
         if lease["left_over_pids"]:
             lines.append(
                 f"{name} has ended, but a left-over process keeps its GPUs "
