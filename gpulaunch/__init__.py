@@ -7,7 +7,7 @@ The names in `__all__` are public, and nothing else is; docs/reference/python.md
 TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python
 if TYPE_CHECKING:
     from gpulaunch.api.allocate import aallocate, allocate
-    from gpulaunch.api.docker_sdk import docker
+    from gpulaunch.api.docker_sdk import docker, run_container
     from gpulaunch.api.held_lease import HeldLease
     from gpulaunch.errors import (
         FailedError,
@@ -44,6 +44,7 @@ __all__ = [
     "allocate",
     "docker",
     "generate_trace",
+    "run_container",
 ]
 
 _MODULES = {
@@ -58,6 +59,7 @@ _MODULES = {
     "allocate": "api.allocate",
     "generate_trace": "lab.simulate.simulator",
     "docker": "api.docker_sdk",
+    "run_container": "api.docker_sdk",
 }
 """Module of each public name; those that are not here are errors."""
 

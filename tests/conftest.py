@@ -82,7 +82,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-LARGE = ("__main__", "docker_sdk", "mcp_tools")
+LARGE = ("__main__", "docker_sdk", "lease_of_container", "run_container", "mcp_tools")
 """Modules that forks rather import than copy: they bring the SDK of docker, or MCP's."""
 
 

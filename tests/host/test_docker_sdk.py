@@ -29,16 +29,30 @@ def client(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.Docke
     client.close()
 
 
+def test_a_container_with_gpus_of_its_own(host: Host, client: docker.DockerClient) -> None:
+    """Its output is that of the SDK's run(), with GPUs and our variable, and then they are free."""
+    output = gpulaunch.run_container(
+        client, IMAGE, list(SHOW), gpus=2, settings=ON_DGX, environment={"MINE": "1"}, remove=True
+    )
+    assert host.seen(output.decode()) == [0, 3]
+    assert host.launcher.records() == []
+
+
 def test_the_lease_follows_the_container(
     host: Host, client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A detached container keeps its GPUs after the block, also in CI, until it ends."""
+    """A detached container keeps its GPUs after the call, also in CI, and frees them by its end."""
     monkeypatch.setenv("CI", "true")
-    with gpulaunch.docker(gpus=2, name="serving", **ON_DGX) as own:
-        found = own.containers.run(
-            IMAGE, ["sleep", "60"], detach=True, environment=["MINE=1"], labels=["mine"]
-        )
-    container = client.containers.get(found.id)
+    container = gpulaunch.run_container(
+        client,
+        IMAGE,
+        ["sleep", "60"],
+        gpus=2,
+        settings={**ON_DGX, "name": "serving"},
+        detach=True,
+        environment=["MINE=1"],
+        labels=["mine"],
+    )
     lease = host.lease()
     assert (lease["gpus"], lease["container"]) == ([0, 3], container.id)
     assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", IMAGE])
@@ -52,9 +66,9 @@ def test_the_lease_follows_the_container(
 def test_the_program_ends_and_the_container_does_not(host: Host) -> None:
     """A detached container keeps its lease after the program that started it was killed."""
     program = f"""
-import gpulaunch, os, signal
-with gpulaunch.docker(gpus=3, **{ON_DGX!r}) as client:
-    client.containers.run({IMAGE!r}, ["sleep", "60"], detach=True)
+import docker, gpulaunch, os, signal
+gpulaunch.run_container(docker.from_env(), {IMAGE!r}, ["sleep", "60"], gpus=3, detach=True,
+                        settings={ON_DGX!r})
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], env=host.environment, check=False)
@@ -72,13 +86,13 @@ os.kill(os.getpid(), signal.SIGKILL)
         ("Not An Image", ["true"], docker.errors.APIError),
     ],
 )
-@pytest.mark.usefixtures("client")
 def test_what_fails_leaves_no_lease(
-    host: Host, image: str, command: list[str], error: type
+    host: Host, client: docker.DockerClient, image: str, command: list[str], error: type
 ) -> None:
     """An exception of the SDK passes through, and the GPUs are free."""
-    with gpulaunch.docker(gpus=8, **ON_DGX) as own, pytest.raises(error):
-        own.containers.run(image, command)
+    with pytest.raises(error):
+        gpulaunch.run_container(client, image, command, gpus=8, settings=ON_DGX)
+    assert host.launcher.records() == []
     assert host.run("-n", "8", "--", "true").returncode == 0
 
 
@@ -92,7 +106,7 @@ def test_a_client_whose_containers_get_gpus(host: Host, client: docker.DockerCli
         plain = own.containers.run(IMAGE, list(SHOW), remove=True).decode()
         assert host.seen(plain) == []
         asks = own.containers.run(IMAGE, "sleep 60", device_requests=[both], detach=True)
-        with gpulaunch.docker(gpus=3, **ON_DGX) as other:
+        with gpulaunch.docker(gpus=3, client=client, **ON_DGX) as other:
             assert (
                 len(host.seen(other.containers.run(IMAGE, list(SHOW), remove=True).decode())) == 3
             )
@@ -104,38 +118,36 @@ def test_a_client_whose_containers_get_gpus(host: Host, client: docker.DockerCli
     assert host.run("-n", "8", "--", "true").returncode == 0
 
 
-@pytest.mark.usefixtures("client")
-def test_mistakes(host: Host) -> None:
-    """Unknown settings and busy GPUs are refused before anything runs."""
-    with pytest.raises(TypeError, match="colour"), gpulaunch.docker(colour="green"):
-        pass
+def test_mistakes(host: Host, client: docker.DockerClient) -> None:
+    """Two ways to give GPUs, unknown settings and busy GPUs are refused before anything runs."""
+    request = docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])
+    with pytest.raises(gpulaunch.UsageError, match="device_requests: run_container"):
+        gpulaunch.run_container(client, IMAGE, gpus=1, device_requests=[request])
+    with pytest.raises(TypeError, match="colour"):
+        gpulaunch.run_container(client, IMAGE, settings={"colour": "green"})
     with (
         gpulaunch.allocate(8, **ON_DGX),
-        gpulaunch.docker(gpus=1, **ON_DGX) as own,
-        pytest.raises(docker.errors.APIError, match="0 of 8 are free"),
+        pytest.raises(gpulaunch.WouldWaitError, match="0 of 8 are free"),
     ):
-        own.containers.run(IMAGE)
+        gpulaunch.run_container(client, IMAGE, gpus=1, settings=ON_DGX)
     assert host.nothing_has_run()
 
 
-@pytest.mark.usefixtures("client")
-def test_an_engine_elsewhere(host: Host, monkeypatch) -> None:
-    """An engine that is at is no Unix socket is refused: so may its GPUs be."""
+def test_an_engine_elsewhere(host: Host, client: docker.DockerClient, monkeypatch) -> None:
+    """An engine that is at none of this machine's sockets is refused: so may its GPUs be."""
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
-    wanted = pytest.raises(gpulaunch.UsageError, match="is no Unix socket")
-    with wanted, gpulaunch.docker(gpus=1, **ON_DGX):
-        pass
+    with pytest.raises(gpulaunch.UsageError, match="none of this machine's sockets"):
+        gpulaunch.run_container(client, IMAGE, gpus=1, settings=ON_DGX)
     assert host.nothing_has_run()
 
 
 def test_each_way(real_host: Host) -> None:
     """By whichever way GPUs get into containers, the SDK's get them by it."""
     program = f"""
-import gpulaunch, os
+import docker, gpulaunch, os
 for way in ("cdi", "runtime", "gpus"):
     os.environ["GPULAUNCH_CONTAINER_GPUS"] = way
-    with gpulaunch.docker(gpus=2) as client:
-        seen = client.containers.run({IMAGE!r}, {list(SHOW)!r}).decode()
+    seen = gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus=2).decode()
     print(way, *sorted(line for line in seen.split() if line.startswith("nvidia")))
 """
     options = {"env": real_host.environment, "capture_output": True, "text": True}
