@@ -413,6 +413,7 @@ class PlacementProblem:
     def scores(self, mapping: Mapping) -> Scores:
         """Return all scores of a set with a mapping of it."""
         mask = self.fabric.mask(mapping.gpus)
+        gpus = [self.fabric.gpus[place] for place in mapping.gpus]
         speed = mapping.slowest
         if self._collective and self.edges:
             speed = effective_bandwidth(self.fabric, self._model, mask)
@@ -422,7 +423,7 @@ class PlacementProblem:
             preserved_bandwidth=self._left_to_others("preserved_bandwidth", mask) / UNIT,
             lasting_bandwidth=self._left_to_others("lasting_bandwidth", mask) / UNIT,
             fragmentation=self._fragmentation(mask),
-            communication_cost=self.fabric.distance_among(mask),
+            communication_cost=sum([self.fabric.far[a][b] for a, b in combinations(gpus, 2)]),
             sockets=len(set(self._sockets(mask))),
         )
 

@@ -12,7 +12,6 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.placement.fabric import Fabric
 from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
 from gpulaunch.placement.search import MOST_SETS
@@ -130,7 +129,7 @@ class Valuation:
         worst: the slowdown that counts as 1.
 
     Attributes:
-        far: distance of every two GPUs of the machines, free or not: 1 or more; 0 to itself.
+        far: distance of every two GPUs, free or not: 1 or more; 0 to itself.
         socket_of: socket of every GPU of the machines, near ones next to each other.
         talk: for each rank the weights of its edges to others; those of the whole job sum to 1.
         edges: these edges, each once, the lower rank first.
@@ -150,7 +149,7 @@ class Valuation:
         cards = {card: place for place, card in enumerate(fabric.tree.cards)}
         near = sorted(problem.topology.gpus, key=lambda gpu: (cards[gpu.card], gpu.index))
         here = tuple([gpu.index for gpu in near if gpu.node in nodes])
-        self.far = _distances(fabric, here)
+        self.far = fabric.far
         self.socket_of = {gpu: fabric.socket[fabric.position[gpu]] for gpu in here}
         volume = sum(weight for *_, weight in problem.edges)
         self.edges = [(a, b, weight / volume) for a, b, weight in problem.edges]
@@ -199,12 +198,6 @@ class Valuation:
     def worth_of(self, gpus: Gpus) -> Worth:
         """Return what a placement in rank order is worth."""
         return self.worth(gpus, self.distance(gpus))
-
-
-@lru_cache(maxsize=32)
-def _distances(fabric: Fabric, gpus: Gpus) -> dict[int, dict[int, int]]:
-    places = {gpu: fabric.position[gpu] for gpu in gpus}
-    return {a: {b: fabric.distance(place, places[b]) for b in gpus} for a, place in places.items()}
 
 
 # ---------------------------------------------------------------------- all sets and mappings

@@ -20,7 +20,7 @@ from values import H100, V100, card, cards, wired_up
 from values import machine as load
 
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.levels import Distances, machine_tree
+from gpulaunch.machine.levels import distances, machine_tree
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import Placement, place, ranking
@@ -127,9 +127,9 @@ class Machine:
 
     @cached_property
     def far(self) -> dict[Gpus, int]:
-        tree = machine_tree(self.topology)
+        far = distances(self.topology, machine_tree(self.topology))
         return {
-            (a, b): Distances(tree).between(self.indices[a], self.indices[b])
+            (a, b): far[self.indices[a]][self.indices[b]]
             for a, b in combinations(range(len(self.indices)), 2)
         }
 

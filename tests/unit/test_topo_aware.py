@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, combinations, permutations, product
+from itertools import chain, combinations, permutations
 from math import comb, sqrt
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from values import machine as load
 from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.levels import Distances, machine_tree
+from gpulaunch.machine.levels import distances, machine_tree
 from gpulaunch.machine.link import Wire
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import place
@@ -69,7 +69,7 @@ def described(name: str) -> Machine:
 def laid_out(topology: Topology) -> Machine:
     tree = machine_tree(topology)
     sockets = {gpu: i for i, socket in enumerate(tree.sockets) for gpu in socket.gpus}
-    far = {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
+    far = {(a, b): way for a, row in distances(topology, tree).items() for b, way in row.items()}
     return Machine(topology, sockets, far)
 
 
