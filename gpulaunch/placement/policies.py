@@ -11,7 +11,7 @@ from itertools import chain
 from math import comb
 from typing import Literal
 
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS
+from gpulaunch.placement.mapping import EXACT_RANKS
 from gpulaunch.placement.problem import PlacementProblem, ScoreName, Scores
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.records import Record
@@ -338,11 +338,8 @@ def _placement(
         positions = [fabric.position[gpu] for gpu in rank_order]
         mapping = mapper.figures([place for place in positions if fabric.bit[place] & mask])
     else:
-        mapping = mapper.best(
-            fabric.positions(mask),
-            slowest_first=problem.is_slowest_first(order.by),
-            kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
-        )
+        slowest_first = problem.is_slowest_first(order.by)
+        mapping = mapper.best(fabric.positions(mask), slowest_first=slowest_first)
     gpus = tuple(fabric.gpus[place] for place in mapping.gpus)
     return Placement(
         gpus,

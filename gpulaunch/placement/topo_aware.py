@@ -12,7 +12,7 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
 from gpulaunch.placement.search import MOST_SETS
 
@@ -232,8 +232,7 @@ def place_tasks(
             break  # no later one can win either
         if allows(chosen):
             places = [gpus.index(gpu) for gpu in chosen]
-            order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
-            placed = tuple([gpus[place] for place in order])
+            placed = tuple([gpus[place] for place in mapper.best(places).gpus])
             worth = value.worth_of(placed), lowest_first
             if not best or worth > best:
                 best, found = worth, placed

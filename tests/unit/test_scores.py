@@ -8,9 +8,10 @@ import pytest
 from values import V100, cards, cases, machine, posed, wired_up
 
 from gpulaunch.machine.link import Wire
+from gpulaunch.placement import mapping
 from gpulaunch.placement.effective import mapa_equation
 from gpulaunch.placement.fabric import Fabric
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge
 
@@ -89,7 +90,9 @@ def drawn_edges(rng: random.Random, ranks: int) -> list[Edge]:
 
 @pytest.mark.parametrize("slowest_first", [True, False])
 @pytest.mark.parametrize("pattern", ["ring", "given"])
-def test_mapping_of_many_ranks(pattern: str, *, slowest_first: bool) -> None:
+def test_mapping_of_many_ranks(
+    pattern: str, monkeypatch: pytest.MonkeyPatch, *, slowest_first: bool
+) -> None:
     """Beyond eight ranks the order is no worse than by index, nor far from a long search's."""
     for seed in range(2):
         rng = random.Random(f"{pattern} {seed}")
@@ -103,10 +106,11 @@ def test_mapping_of_many_ranks(pattern: str, *, slowest_first: bool) -> None:
         edges = drawn_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
         weights = [kind.weight for kind in fabric.kinds]
         mapper = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
-        got, best = (
-            mapper.best(range(ranks), slowest_first=slowest_first, kicks=kicks)
-            for kicks in (MOST_KICKS, 40)
-        )
+        got = mapper.best(range(ranks), slowest_first=slowest_first)
+        monkeypatch.setattr(mapping, "MOST_KICKS", 40)
+        longer = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
+        best = longer.best(range(ranks), slowest_first=slowest_first)
+        monkeypatch.undo()
         by_index = mapper.figures(range(ranks))
         assert sorted(got.gpus) == list(range(ranks))
         if slowest_first:
