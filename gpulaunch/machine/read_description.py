@@ -9,7 +9,7 @@ from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
-from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType, Wire, wired
+from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType, Wiring, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import replace
 
@@ -97,19 +97,15 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     cards = _read_cards(machine)
     network = _read_network(machine, len(cards))
     pcie, count = machine["pcie"], len(cards)
+    stated, peer_to_peer = pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
     paths = _read_pcie_paths(pcie.get("groups", {}), count)
     nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), cards)
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         if a // count != b // count:
-            return Wire(NETWORK_PATH, 0, network["bandwidth_gb_per_s"], peer_to_peer=False)
+            return NETWORK_PATH, 0, network["bandwidth_gb_per_s"], False
         pair = a % count, b % count
-        return Wire(
-            paths.get(pair, "SYS"),
-            nvlinks.get(pair, 0),
-            pcie.get("bandwidth_gb_per_s"),
-            pcie.get("peer_to_peer"),
-        )
+        return paths.get(pair, "SYS"), nvlinks.get(pair, 0), stated, peer_to_peer
 
     name = machine["name"]
     every = [

@@ -17,7 +17,7 @@ from itertools import combinations, pairwise
 from gpulaunch.errors import quoted
 from gpulaunch.machine.gpu import Gpu, parse_cpuset
 from gpulaunch.machine.gpu_model import GpuModel
-from gpulaunch.machine.link import PCIE_PATHS, PathType, Wire, nvlink_version, wired
+from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, nvlink_version, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
@@ -342,9 +342,9 @@ def text_topology(
         for i in range(len(matrix.gpus))
     ]
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
-        return Wire(_pcie_path(matrix, a, b), direct)
+        return _pcie_path(matrix, a, b), direct, None, None
 
     return Topology(name, tuple(gpus), wired(gpus, wire), "; ".join(assumptions), digest)
 

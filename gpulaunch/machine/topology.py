@@ -52,9 +52,9 @@ class Topology(Record):
         measurements nor the driver.
 
         Example:
-            >>> from gpulaunch.machine.link import Wire, wired
+            >>> from gpulaunch.machine.link import connect
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
-            >>> machine = Topology("pair", two, wired(two, lambda a, b: Wire("PIX")), "made up")
+            >>> machine = Topology("pair", two, (connect(*two, "PIX"),), "made up")
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
         """

@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 
-from values import cards, machine, wired_up
+from values import cards, machine, wired_up, wiring
 
 from gpulaunch.machine.catalog import machine_names
 from gpulaunch.machine.gpu import Mig, mig_index
 from gpulaunch.machine.levels import Level, distances, machine_tree
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
@@ -17,8 +17,8 @@ def grouped(**groups: list[tuple[int, ...]]) -> Topology:
     gpus = [replace(gpu, numa_node=gpu.index // 4) for gpu in cards(8)]
     near = [(set(group), path) for path in groups for group in groups[path]]
 
-    def wire(a: int, b: int) -> Wire:
-        return Wire(next((path for group, path in near if {a, b} <= group), "SYS"))
+    def wire(a: int, b: int) -> Wiring:
+        return wiring(next((path for group, path in near if {a, b} <= group), "SYS"))
 
     return wired_up(gpus, wire)
 
@@ -70,7 +70,7 @@ def test_instances_of_a_card_are_a_level() -> None:
         replace(whole, index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
         for i in range(2)
     ]
-    topology = wired_up([whole, *parts], lambda *_: Wire("PHB"))
+    topology = wired_up([whole, *parts], lambda *_: wiring("PHB"))
     tree = machine_tree(topology)
     assert outline(tree) == ("machine", 0, ("card", 200, 201))
     assert distances(topology, tree)[200][201] == 2

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from values import H100, V100, card, cards, wired_up
+from values import H100, V100, card, cards, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import distances, machine_tree
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import Placement, place, ranking
 from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
@@ -392,13 +392,13 @@ def random_topology(rng: random.Random, count: int) -> Topology:
         for index in indices
     ]
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         if node[a] != node[b]:
-            return Wire("NET", pcie_gb_per_s=1.25)
+            return wiring("NET", pcie_gb_per_s=1.25)
         is_near = socket[a] == socket[b]
         links = rng.choice(nvlinks) if is_near or not only_within else 0
         path = rng.choice(near if is_near else far)
-        return Wire(path, 0 if {a, b} <= into_switch.keys() else links)
+        return wiring(path, 0 if {a, b} <= into_switch.keys() else links)
 
     return wired_up(gpus, wire)
 
@@ -516,7 +516,7 @@ def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
         for gpu, links in zip(cards(5, **V100), (2, 3, 2, 2, 0), strict=True)
     ]
     direct = {(0, 4): 1, (1, 4): 1, (2, 4): 2, (3, 4): 2}
-    machine = Machine(wired_up(gpus, lambda a, b: Wire("PHB", direct.get((a, b), 0))))
+    machine = Machine(wired_up(gpus, lambda a, b: wiring("PHB", direct.get((a, b), 0))))
     case = Case(machine, [*range(5)], [*range(5)], 4, "preserve", True, PATTERNS["ring"])
     assert place(case.problem(), "preserve").gpus == (1, 2, 4, 3)
     assert wanted(case.ranked()[0])[0] == (1, 2, 4, 3)

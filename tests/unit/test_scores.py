@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
-from values import V100, cards, cases, machine, posed, wired_up
+from values import V100, cards, cases, machine, posed, wired_up, wiring
 
-from gpulaunch.machine.link import Wire
 from gpulaunch.placement import mapping
 from gpulaunch.placement.effective import mapa_equation
 from gpulaunch.placement.fabric import Fabric
@@ -101,7 +100,7 @@ def test_mapping_of_many_ranks(
         nvlinks = {pair: rng.choice((0, 0, 0, 1, 2)) for pair in pairs}
         if seed % 2:  # a wiring that suits the index order
             nvlinks |= {(gpu, gpu + 1): 2 for gpu in range(ranks - 1)} | {(0, ranks - 1): 2}
-        wires = {pair: Wire("SYS", nvlinks[pair], float(rng.randrange(3, 13))) for pair in pairs}
+        wires = {pair: wiring("SYS", nvlinks[pair], float(rng.randrange(3, 13))) for pair in pairs}
         fabric = Fabric(wired_up(cards(ranks, **V100), lambda a, b, wires=wires: wires[a, b]))
         edges = drawn_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
         weights = [kind.weight for kind in fabric.kinds]

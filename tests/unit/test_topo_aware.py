@@ -9,14 +9,14 @@ from math import comb, sqrt
 from typing import NamedTuple
 
 import pytest
-from values import V100, cards, cases, posed, wired_up
+from values import V100, cards, cases, posed, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.levels import distances, machine_tree
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import place
 from gpulaunch.placement.problem import Weights
@@ -281,7 +281,7 @@ def test_only_what_is_allowed():
 
 def test_what_is_not_all_tried():
     """Of too many sets it is what the algorithm as published makes, if that will do."""
-    wire = lambda a, b: Wire("NODE" if a // 2 == b // 2 else "SYS", 1)  # noqa: E731
+    wire = lambda a, b: wiring("NODE" if a // 2 == b // 2 else "SYS", 1)  # noqa: E731
     rack = laid_out(wired_up(cards(24, **V100), wire))
     assert comb(24, 8) > MOST_SETS
     value = rack.value(8)
@@ -321,10 +321,10 @@ def test_timeline(ranks, free, noise, want):
 def test_groups_of_a_large_job():
     """Of 32 tasks, 8 groups of four heavy talkers get a socket each, though all talk a little."""
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         if a // 4 == b // 4:
-            return Wire("NODE", 1)
-        return Wire("SYS") if a // 8 == b // 8 else Wire("NET", 0, 10.0)
+            return wiring("NODE", 1)
+        return wiring("SYS") if a // 8 == b // 8 else wiring("NET", 0, 10.0)
 
     nodes = laid_out(
         wired_up([replace(gpu, node=gpu.index // 8) for gpu in cards(32, **V100)], wire)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpulaunch.errors import FailedError, counted
 from gpulaunch.machine.driver import Build, Finding
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import Wiring, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, read_nvlinks
 from gpulaunch.machine.topology import Topology
@@ -71,14 +71,14 @@ def probe() -> tuple[Build, dict[int, ProbedCard]]:
     direct = _count_direct_nvlinks(parts, known)
     lost: set[int] = set()
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         here, there = parts[a].card, parts[b].card
         try:
-            return Wire(here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there))
+            return here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there)
         except nvml.LostGpuError as problem:  # the card answered a moment ago
             problems.append(str(problem))
             lost.add(a)
-            return Wire("SYS")
+            return "SYS", 0, None, None
 
     links = wired(gpus, wire)
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
