@@ -19,7 +19,7 @@ from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link, PathType
-from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import as_dict
 
@@ -37,7 +37,6 @@ _MEANINGS: dict[PathType, str] = {
     "PHB": "through a host bridge",
     "NODE": "between host bridges of a NUMA node",
     "SYS": "between NUMA nodes",
-    "NET": "over the network",
 }
 _TOGETHER: dict[PathType, str] = {
     "PIX": " on one PCIe switch",
@@ -118,7 +117,7 @@ def topology_document(topology: Topology) -> Document:
                 "model": gpu.model,
                 "memory_bytes": gpu.memory_bytes or None,
                 "numa_node": gpu.numa_node,
-                "node": gpu.node,
+                "node": 0,
                 "cpuset": format_cpuset(gpu.cpuset),
                 "compute_capability": gpu.compute_capability,
                 "pci_address": gpu.pci_address,
@@ -152,8 +151,8 @@ def topology_document(topology: Topology) -> Document:
 def topology_lines(topology: Topology, width: int | None = None) -> list[Text]:
     """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
-    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
-    is that of the first. `width` is the columns that a matrix has to fit into; None for no limit.
+    Args:
+        width: columns that a matrix has to fit into; None for no limit.
     """
     found, links = cards(topology), card_links(topology)
     counts = Counter((_link_name(link), link.bandwidth_gb_per_s) for link in links.values())
@@ -195,9 +194,6 @@ def _title(topology: Topology) -> str:
     split = sum(bool(card.instances) for card in found)
     if split:
         what += f", {'' if split == len(found) else f'{split} of them '}in MIG mode"
-    nodes = len(machines(topology))
-    if nodes > 1:
-        what += f", on {nodes} nodes"
     return f"{printable(topology.name)}: {what}"
 
 
@@ -216,9 +212,9 @@ def _matrix_lines(
             texts[pair] += f" {link.bandwidth_gb_per_s:.3g}"
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
-    mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
+    mixed = several_models(found)
     head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
-    head += ["node"] * several + ["NUMA"] + ["model"] * mixed
+    head += ["NUMA"] + ["model"] * mixed
     lines = [Text(gap.join(head), "bold")]
     for card in found:
         row = Text(f"{card.index:>3}")
@@ -226,8 +222,6 @@ def _matrix_lines(
             pair = min(card.index, other.index), max(card.index, other.index)
             shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else "dim"
             row.append(gap).append(texts.get(pair, "X").ljust(cells), shade)
-        if several:
-            row.append(f"{gap}{card.gpu.node:<4}")
         numa = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         if mixed:
             size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
@@ -262,11 +256,7 @@ def _legend(classes: _Classes, paths: set[PathType], *, in_cells: bool) -> str:
 
 
 def _tree_lines(tree: Level) -> list[str]:
-    """Return the sockets and levels of a machine, or of the first of several."""
-    if tree.kind == "network":
-        first = tree.children[0]
-        name = f"node {first.node}, the first of {len(tree.children)}: {_gpus_text(first.cards)}"
-        return [name, *(f"  {line}" for line in _tree_lines(first))]
+    """Return the sockets and levels of a machine."""
     sockets = tree.sockets
     if sockets[0].path == "SYS":  # nothing is known about the sockets
         return []

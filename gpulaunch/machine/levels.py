@@ -1,17 +1,17 @@
-"""The machine as a multi-level graph, from network to GPUs (topo-aware-sc17 4.1.2)."""
+"""The machine as a multi-level graph, down to GPUs (topo-aware-sc17 4.1.2)."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
 from typing import Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import NETWORK_PATH, PathType
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.link import PathType
+from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
-LevelKind = Literal["network", "machine", "socket", "host bridge", "switch", "card", "GPU"]
+LevelKind = Literal["machine", "socket", "host bridge", "switch", "card", "GPU"]
 
 
 class Level(Record):
@@ -27,7 +27,6 @@ class Level(Record):
         children: levels below, by their first card; empty for a GPU.
         numa_node: NUMA node of all GPUs below; None if it is not the same.
         cpuset: CPUs next to all GPUs below; empty if they are not the same.
-        node: number of the machine of all GPUs below; None for a network.
     """
 
     kind: LevelKind
@@ -37,7 +36,6 @@ class Level(Record):
     children: "tuple[Level, ...]" = ()
     numa_node: int | None = None
     cpuset: frozenset[int] = frozenset()
-    node: int | None = None
 
     @property
     def is_branch(self) -> bool:
@@ -46,12 +44,10 @@ class Level(Record):
 
     @property
     def sockets(self) -> "tuple[Level, ...]":
-        """The sockets of a machine, or of all machines of a network.
+        """The sockets of a machine.
 
         A machine that is one socket, or whose GPUs have no known place, is its own only socket.
         """
-        if self.kind == "network":
-            return tuple(socket for machine in self.children for socket in machine.sockets)
         known = any(child.is_branch or child.numa_node is not None for child in self.children)
         return self.children if known and self.path == "SYS" else (self,)
 
@@ -64,7 +60,7 @@ _KINDS: dict[PathType, LevelKind] = {
 }
 """What joins cards within a machine, from near to far."""
 
-_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
+_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20}
 """Weight of an edge by the level that it leads up to.
 
 Each exceeds the sum of the nearer ones, so that a nearer way is always shorter.
@@ -72,21 +68,12 @@ Each exceeds the sum of the nearer ones, so that a nearer way is always shorter.
 
 
 def machine_tree(topology: Topology) -> Level:
-    """Build the levels of a machine from its PCIe paths; several machines get a network on top.
+    """Build the levels of a machine from its PCIe paths.
 
     GPUs belong together at a level if a chain of links of that path type or nearer connects them.
     On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
     tree.
     """
-    below = tuple(_build_machine(part) for part in machines(topology).values())
-    if len(below) == 1:
-        return below[0]
-    # Equal numbers of CPUs and NUMA nodes in two machines do not mean the same ones.
-    network = _build_level("network", NETWORK_PATH, below)
-    return replace(network, numa_node=None, cpuset=frozenset())
-
-
-def _build_machine(topology: Topology) -> Level:
     groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
     groups = _join_levels(groups, _pairs_on_one_card(topology), "card", "PIX")
     pairs: dict[PathType, list[tuple[int, int]]] = {}
@@ -102,7 +89,7 @@ def _build_machine(topology: Topology) -> Level:
 
 
 def _leaf(gpu: Gpu) -> Level:
-    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset, gpu.node)
+    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
 
 
 def _pairs_on_one_card(topology: Topology) -> list[tuple[int, int]]:
@@ -144,7 +131,6 @@ def _build_level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -
         children=children,
         numa_node=_common_value((child.numa_node for child in children), None),
         cpuset=_common_value((child.cpuset for child in children), frozenset()),
-        node=_common_value((child.node for child in children), None),
     )
 
 
@@ -158,8 +144,8 @@ def distances(topology: Topology, tree: Level) -> dict[int, dict[int, int]]:
     """Return the distance of every two GPUs, by index: 1 by NVLink, else along the machine's tree.
 
     Only their order has a meaning. One edge costs 1 to a switch and 20 from a socket to the
-    machine, as in the paper, something in between at the levels between, and 40 from a machine to
-    the network. A GPU is at 0 from itself.
+    machine, as in the paper, and something in between at the levels between. A GPU is at 0 from
+    itself.
 
     Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
         through a third GPU, since no driver forwards there, and the paper's introduction lets such

@@ -19,18 +19,11 @@ from typing import Literal
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record, replace
 
-LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
-PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
+LinkKind = Literal["nvlink", "nvswitch", "pcie"]
+PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS"]
 
 PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
-
-NETWORK_PATH: PathType = "NET"
-"""Path type between GPUs of different machines.
-
-It is farther than any PCIe path, and its bandwidth is always stated, never computed.
-"""
-
 
 # Nominal and planned bandwidth of one NVLink in GB/s per direction, by major version.
 _NVLINK_BY_VERSION = {
@@ -168,13 +161,11 @@ class Link(Record):
 
     Attributes:
         nvlink_count: NVLinks between the two, or into the switch that joins them.
-        pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
-            machines.
+        pcie_path: path over PCIe, whether it is needed or not.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: NVLink bandwidth per direction that NCCL plans with; 0 without
             NVLink.
-        pcie_gb_per_s: bandwidth over the host per direction: over PCIe, or over the network between
-            machines.
+        pcie_gb_per_s: bandwidth over PCIe per direction.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -238,19 +229,16 @@ def connect(
 ) -> Link:
     """Return the link of two GPUs, with all bandwidths that follow from them; the order is free.
 
-    No NVSwitch joins two machines.
-
     Args:
-        path: path over the host; "NET" if the GPUs are in different machines.
+        path: path over PCIe.
         direct_nvlinks: NVLinks that join the two without a switch.
-        pcie_gb_per_s: bandwidth over the host if the machine's description states it, as it must
-            for a network; else it is computed.
+        pcie_gb_per_s: bandwidth over PCIe if the machine's description states it; else it is
+            computed.
         peer_to_peer: whether peer-to-peer over PCIe works; None if unknown, which counts as yes.
     """
     if a.index > b.index:
         a, b = b, a
-    apart = path == NETWORK_PATH
-    count = direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
+    count = direct_nvlinks or min(a.nvswitch_links, b.nvswitch_links)
     nominal, planned = 0.0, 0.0
     if count:
         version = min(a.nvlink_version, b.nvlink_version)
@@ -259,7 +247,7 @@ def connect(
     share = _BRIDGED_SHARE if direct_nvlinks >= _BRIDGED_LINKS else 1.0
     if pcie_gb_per_s is None:
         pcie_gb_per_s = computed_pcie(a, b, path, peer_to_peer)
-    kind: LinkKind = "network" if apart else "pcie"
+    kind: LinkKind = "pcie"
     if count:
         kind = "nvlink" if direct_nvlinks else "nvswitch"
     return Link(

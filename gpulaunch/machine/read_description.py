@@ -2,19 +2,19 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
-from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType, Wiring, wired
+from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import replace
 
 MAX_GPUS = 1024
-"""Largest number of GPUs in all machines of a description together."""
+"""Largest number of GPUs of a description."""
 
 _NVLINKS: Path = ("nvlink", "links")
 
@@ -28,7 +28,6 @@ _MACHINE: FieldTable = {
     "pcie": dict,
     "numa": list,
     "mig": list,
-    "network": dict,
     "measurement": dict,
     "measured": list,
 }
@@ -57,7 +56,6 @@ _NUMA: FieldTable = {
     "gpus": list,
     "cpuset": str,
 }
-_NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6)}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
     "gpus": list,
@@ -74,9 +72,6 @@ _MIG: FieldTable = {
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     """Build the topology that a machine file describes.
-
-    It is one machine, or as many identical ones as the file's network joins. Indices of GPUs, and
-    of cards with MIG instances, are counted on from one machine to the next.
 
     Args:
         document: parsed TOML; docs/reference/machines.md explains the keys.
@@ -95,26 +90,17 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     if driver not in DRIVERS:
         raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _read_cards(machine)
-    network = _read_network(machine, len(cards))
-    pcie, count = machine["pcie"], len(cards)
+    pcie = machine["pcie"]
     stated, peer_to_peer = pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
-    paths = _read_pcie_paths(pcie.get("groups", {}), count)
+    paths = _read_pcie_paths(pcie.get("groups", {}), len(cards))
     nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), cards)
 
     def wire(a: int, b: int) -> Wiring:
-        if a // count != b // count:
-            return NETWORK_PATH, 0, network["bandwidth_gb_per_s"], False
-        pair = a % count, b % count
-        return paths.get(pair, "SYS"), nvlinks.get(pair, 0), stated, peer_to_peer
+        return paths.get((a, b), "SYS"), nvlinks.get((a, b), 0), stated, peer_to_peer
 
-    name = machine["name"]
-    every = [
-        replace(card, index=index, uuid=f"GPU-{name}-{index}", node=index // count)
-        for index, card in enumerate(cards * network["nodes"])
-    ]
-    gpus = _with_instances(machine, every)
-    measured = measurements(machine)
-    return Topology(name, gpus, wired(gpus, wire), machine["source"], digest, measured, driver)
+    gpus, measured = _with_instances(machine, cards), measurements(machine)
+    links = wired(gpus, wire)
+    return Topology(machine["name"], gpus, links, machine["source"], digest, measured, driver)
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
@@ -167,22 +153,8 @@ def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
         facts = {name: column[index] for name, column in fields.items()}
         if index in nodes:
             facts |= nodes[index]
-        found.append(Gpu(index=index, uuid="", **facts))
+        found.append(Gpu(index=index, uuid=f"GPU-{machine['name']}-{index}", **facts))
     return found
-
-
-def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
-    """Return the network between machines of this many cards; one machine if none is given."""
-    if "network" not in machine:
-        return {"nodes": 1}
-    network = checked(
-        machine["network"], _NETWORK, required=("nodes", "bandwidth_gb_per_s"), where=("network",)
-    )
-    total = network["nodes"] * count
-    if total > MAX_GPUS:
-        asked = f"{network['nodes']} machines of {count} GPUs each are {total} GPUs"
-        raise FieldError(("network", "nodes"), f"nodes: {asked}, more than {MAX_GPUS}")
-    return network
 
 
 def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:
@@ -205,17 +177,15 @@ def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[st
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Replace the cards in MIG mode by their instances, which are GPUs of their own."""
-    count = machine["gpus"]["count"]
     instances: dict[int, Gpu] = {}
     split: set[int] = set()
     for i, entry in enumerate(machine.get("mig", [])):
         part = checked(
             entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i)
         )
-        (first,) = _read_indices([part["gpu"]], count, ("mig", i, "gpu"))
-        same = range(first, len(cards), count)  # this card of every machine
-        split.update(same)
-        for card, number in product(same, part["instances"]):
+        (card,) = _read_indices([part["gpu"]], len(cards), ("mig", i, "gpu"))
+        split.add(card)
+        for number in part["instances"]:
             if (
                 type(number) is not int
                 or not 0 <= number < 100

@@ -42,7 +42,7 @@ MADE_UP = {
     ),
     "hostile": machine(HOSTILE, 2, lambda *_: wiring("PIX"), model=HOSTILE, source=HOSTILE),
 }
-SHIPPED = ("dgx1-v100", "dgx2", "gh200-4", "minsky-cluster", "nvl72", "summit", "torus-2d-16")
+SHIPPED = ("dgx1-v100", "dgx2", "gh200-4", "nvl72", "summit", "torus-2d-16")
 MACHINES = {name: load_described_machine(name)[0] for name in SHIPPED} | MADE_UP
 EVERY = pytest.mark.parametrize("topology", MACHINES.values(), ids=MACHINES)
 

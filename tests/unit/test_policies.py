@@ -86,7 +86,7 @@ class Machine:
         )
         self.into_switch = np.zeros(count, np.int64)
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
-        self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
+        self.apart: set[Gpus] = set()  # pairs that meet between sockets
         for link in topology.links:
             a, b = self.at[link.a], self.at[link.b]
             planned = micro(link.nvlink_planned_gb_per_s) if link.nvlink_count else 0
@@ -103,26 +103,18 @@ class Machine:
                     self.into_switch[i] = (
                         topology.gpus[i].nvswitch_links * planned // link.nvlink_count
                     )
-            if link.pcie_path in ("SYS", "NET"):
+            if link.pcie_path == "SYS":
                 self.apart |= {(a, b), (b, a)}
         self.known: dict[Any, Any] = {}
 
     @cached_property
-    def socket(self) -> list[Gpus]:
-        """Return each GPU's socket as (node, lowest GPU); where none is known, one per node."""
+    def socket(self) -> list[int]:
+        """Return each GPU's socket as its lowest GPU; where none is known, there is one."""
         gpus = self.topology.gpus
         every = range(len(gpus))
-        found = [
-            (gpus[a].node, min(reached(a, every, lambda c, d: (c, d) not in self.apart)))
-            for a in every
-        ]
-        for node in {gpu.node for gpu in gpus}:
-            here = [i for i in every if gpus[i].node == node]
-            if len({found[i] for i in here}) == len(here) and all(
-                gpus[i].numa_node is None for i in here
-            ):
-                for i in here:
-                    found[i] = node, here[0]
+        found = [min(reached(a, every, lambda c, d: (c, d) not in self.apart)) for a in every]
+        if len(set(found)) == len(gpus) and all(gpu.numa_node is None for gpu in gpus):
+            return [0] * len(gpus)
         return found
 
     @cached_property
@@ -363,8 +355,6 @@ def random_topology(rng: random.Random, count: int) -> Topology:
     blocks = [i * sockets // count for i in range(count)]
     drawn = rng.choice((blocks, [rng.randrange(sockets) for _ in indices]))
     socket = dict(zip(indices, drawn, strict=True))
-    several = rng.random() < 0.1
-    node = {index: int(several and socket[index] > 1) for index in indices}
     members = rng.sample(indices, rng.choice((0, 0, 0, min(2, count), count // 2, count, count)))
     most = rng.choice((2, 2, 3))
     into_switch = {gpu: rng.choice((2, most)) for gpu in members if len(members) > 1}
@@ -385,7 +375,6 @@ def random_topology(rng: random.Random, count: int) -> Topology:
             memory_bytes=1 << 34,
             numa_node=socket[index] if numa else None,
             nvswitch_links=into_switch.get(index, 0),
-            node=node[index],
             mig=Mig(index, f"GPU-{index}", 0, "1g.10gb") if index in instances else None,
             **card,
         )
@@ -393,8 +382,6 @@ def random_topology(rng: random.Random, count: int) -> Topology:
     ]
 
     def wire(a: int, b: int) -> Wiring:
-        if node[a] != node[b]:
-            return wiring("NET", pcie_gb_per_s=1.25)
         is_near = socket[a] == socket[b]
         links = rng.choice(nvlinks) if is_near or not only_within else 0
         path = rng.choice(near if is_near else far)

@@ -22,7 +22,7 @@ from gpulaunch.placement.policies import place
 from gpulaunch.placement.problem import Weights
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.placement.topo_aware import Valuation, cut_in_two, job_weights, place_tasks, utility
-from gpulaunch.records import as_list, replace
+from gpulaunch.records import as_list
 
 
 class Machine(NamedTuple):
@@ -47,7 +47,7 @@ class Machine(NamedTuple):
         problem = posed(self.topology, ranks, free=free, slowdown=slowdown, begun=begun)
         problem.edges = all_to_all(ranks) if edges is None else edges
         worst = max(0.1, *(slowdown[gpu] for gpu in free))
-        return Valuation(problem, self.gpus, weights or Weights(), worst)
+        return Valuation(problem, weights or Weights(), worst)
 
     def place(self, ranks, free=None, **job):
         """Return place_tasks' answer."""
@@ -322,16 +322,12 @@ def test_groups_of_a_large_job():
     """Of 32 tasks, 8 groups of four heavy talkers get a socket each, though all talk a little."""
 
     def wire(a: int, b: int) -> Wiring:
-        if a // 4 == b // 4:
-            return wiring("NODE", 1)
-        return wiring("SYS") if a // 8 == b // 8 else wiring("NET", 0, 10.0)
+        return wiring("NODE", 1) if a // 4 == b // 4 else wiring("SYS")
 
-    nodes = laid_out(
-        wired_up([replace(gpu, node=gpu.index // 8) for gpu in cards(32, **V100)], wire)
-    )
+    machine = laid_out(wired_up(cards(32, **V100), wire))
     pairs = list(combinations(range(32), 2))
     heavy = [(a, b, 10.0) for a, b in pairs if a % 8 == b % 8]
-    gpus = nodes.place(
+    gpus = machine.place(
         32, edges=[(a, b, 0.1) for a, b in pairs if a % 8 != b % 8 and (a + b) % 3 == 0] + heavy
     )
-    assert {nodes.far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
+    assert {machine.far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
