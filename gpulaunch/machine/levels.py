@@ -4,7 +4,6 @@
 from collections.abc import Iterable
 from typing import Literal, TypeVar
 
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
@@ -74,32 +73,23 @@ def machine_tree(topology: Topology) -> Level:
     On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
     tree.
     """
-    groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
-    groups = _join_levels(groups, _pairs_on_one_card(topology), "card", "PIX")
+    groups = [
+        Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
+        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)
+    ]
+    first: dict[int, int] = {}
+    on_one_card = [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus]
+    groups = _join_levels(groups, on_one_card, "card", "PIX")
     pairs: dict[PathType, list[tuple[int, int]]] = {}
     for link in topology.links:
         pairs.setdefault(link.pcie_path, []).append((link.a, link.b))
     for path, kind in _KINDS.items():
         groups = _join_levels(groups, pairs.get(path, ()), kind, path)
-    children = tuple(_as_socket(level) for level in groups)
-    alone = len(children) == 1 and children[0].kind == "socket"
-    if alone:
+    # A switch or host bridge right below the machine stands for a socket.
+    children = [replace(one, kind="socket") if one.is_branch else one for one in groups]
+    if len(children) == 1 and children[0].is_branch:
         return replace(children[0], kind="machine")
-    return _build_level("machine", "SYS", children)
-
-
-def _leaf(gpu: Gpu) -> Level:
-    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
-
-
-def _pairs_on_one_card(topology: Topology) -> list[tuple[int, int]]:
-    first: dict[int, int] = {}
-    return [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus if gpu.mig]
-
-
-def _as_socket(level: Level) -> Level:
-    """Return a switch or host bridge right below the machine as the socket that it stands for."""
-    return replace(level, kind="socket") if level.kind in ("switch", "host bridge") else level
+    return _build_level("machine", "SYS", tuple(children))
 
 
 def _join_levels(

@@ -83,11 +83,7 @@ _STAGED_SHARE, _STAGED_SYS_SHARE = 0.75, 0.5
 
 
 def nvlink_version(compute_capability: str | None) -> int | None:
-    """Return the major NVLink version of a GPU; None if its compute capability does not tell.
-
-    Args:
-        compute_capability: version such as "9.0", or None if unknown.
-    """
+    """Return the major NVLink version of a GPU; None if its compute capability does not tell."""
     major, _, minor = (compute_capability or "").partition(".")
     return 1 if (major, minor) == ("6", "0") else _VERSION_BY_CAPABILITY.get(major)
 
@@ -230,7 +226,6 @@ def connect(
     """Return the link of two GPUs, with all bandwidths that follow from them; the order is free.
 
     Args:
-        path: path over PCIe.
         direct_nvlinks: NVLinks that join the two without a switch.
         pcie_gb_per_s: bandwidth over PCIe if the machine's description states it; else it is
             computed.

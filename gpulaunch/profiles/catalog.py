@@ -92,12 +92,7 @@ def _find_base(name: str, asker: str) -> str:
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
-    """Return a profile's table for use in another directory: with an absolute path as its base.
-
-    Args:
-        table: a profile's table, already checked.
-        file: path of the file that it is in.
-    """
+    """Return a profile's table for use in another directory: with an absolute path as its base."""
     base = table.get("base")
     if base is None or not is_path(split_variant(base)[0]):
         return table
@@ -138,9 +133,6 @@ def profile_names() -> list[str]:
 @contextmanager
 def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     """Put profiles first on the search path of this process and its children, inside the block.
-
-    Args:
-        tables: profiles by name, as in TOML.
 
     Raises:
         FailedError: the profiles cannot be written.
