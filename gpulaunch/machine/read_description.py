@@ -6,7 +6,16 @@ from itertools import combinations
 from typing import Any
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
+from gpulaunch.files.fields import (
+    FieldTable,
+    ListOf,
+    OneOrEach,
+    Path,
+    RowOf,
+    TableOf,
+    checked,
+    each,
+)
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
 from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, wired
@@ -17,6 +26,7 @@ MAX_GPUS = 1024
 """Largest number of GPUs of a description."""
 
 _NVLINKS: Path = ("nvlink", "links")
+_INDICES = ListOf((0, MAX_GPUS))
 
 _MACHINE: FieldTable = {
     "name": str,
@@ -48,12 +58,12 @@ _PCIE: FieldTable = {
     "generation": OneOrEach((0, 9)),
     "width": OneOrEach((0, 16)),
     "bandwidth_gb_per_s": (0.001, 1e6),
-    "groups": dict,
+    "groups": TableOf(ListOf(_INDICES), PCIE_PATHS),
     "peer_to_peer": bool,
 }
 _NUMA: FieldTable = {
     "node": (0, 1 << 20),
-    "gpus": list,
+    "gpus": _INDICES,
     "cpuset": str,
 }
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
@@ -66,7 +76,7 @@ _MIG: FieldTable = {
     "gpu": (0, MAX_GPUS),
     "profile": str,
     "memory_mib": (0, 1 << 30),
-    "instances": list,
+    "instances": ListOf((0, 99)),
 }
 
 
@@ -186,14 +196,8 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
         (card,) = _read_indices([part["gpu"]], len(cards), ("mig", i, "gpu"))
         split.add(card)
         for number in part["instances"]:
-            if (
-                type(number) is not int
-                or not 0 <= number < 100
-                or mig_index(card, number) in instances
-            ):
-                raise FieldError(
-                    ("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99"
-                )
+            if mig_index(card, number) in instances:
+                raise FieldError(("mig", i, "instances"), f"instance {number} is there twice")
             mig = Mig(card, cards[card].uuid, number, part["profile"])
             instances[mig_index(card, number)] = replace(
                 cards[card],
@@ -213,21 +217,11 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
 
 def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
     """Return each pair's path type: the nearest level at which one group contains both."""
-    for level, members in groups.items():
-        if level not in PCIE_PATHS:
-            raise FieldError(
-                ("pcie", "groups", level),
-                f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}",
-            )
-        if not isinstance(members, list):
-            raise FieldError(("pcie", "groups", level), f"{level}: {members!r} is not a list")
     paths: dict[tuple[int, int], PathType] = {}
     for level in reversed(PCIE_PATHS):  # near levels last, so that they win
         for group in groups.get(level, []):
-            for a, b in combinations(
-                sorted(_read_indices(group, count, ("pcie", "groups", level))), 2
-            ):
-                paths[a, b] = level
+            members = _read_indices(group, count, ("pcie", "groups", level))
+            paths |= dict.fromkeys(combinations(sorted(members), 2), level)
     return paths
 
 
@@ -244,9 +238,7 @@ def _read_nvlinks(entries: list[Any], cards: Sequence[Gpu]) -> dict[tuple[int, i
     return nvlinks
 
 
-def _read_indices(values: object, count: int, path: Path) -> list[int]:
-    if not isinstance(values, list) or any(
-        type(v) is not int or not 0 <= v < count for v in values
-    ):
+def _read_indices(values: list[int], count: int, path: Path) -> list[int]:
+    if any(index >= count for index in values):
         raise FieldError(path, f"{values!r} is no list of GPU indices 0 to {count - 1}")
     return values

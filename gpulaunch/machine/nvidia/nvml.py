@@ -414,7 +414,7 @@ def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, 
 
 
 def find_nvlinks_down(card: NvmlDevice, compute_capability: str | None) -> list[int]:
-    """Return the numbers of a card's NVLinks that are down; [] if none is up, as without a bridge."""
+    """Return the numbers of NVLinks that are down; [] if none is up, as without a bridge."""
     states = _nvlink_states(card, _fields(card, compute_capability))
     return [link for link, state in states.items() if not state] if any(states.values()) else []
 
