@@ -16,7 +16,7 @@ from gpulaunch.files.data_files import (
     is_path,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_document, read_document, read_text
+from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole
 from gpulaunch.records import Record
@@ -210,23 +210,13 @@ def read_layers(document: Document, variant: str | None = None) -> Profile:
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.
     """
-    _check(document)
+    parsed(document, check_profile)
     found = _over_base(document)
     if variant is not None:
         found = _with_variant(found, variant)
     profile = Profile(found)
-    try:
-        check_whole(profile)
-    except FieldError as problem:
-        raise document.error(problem) from None
+    parsed(document, lambda _: check_whole(profile))
     return profile
-
-
-def _check(document: Document) -> None:
-    try:
-        check_profile(document.data)
-    except FieldError as problem:
-        raise document.error(problem) from None
 
 
 def _over_base(document: Document) -> Mapping[str, Any]:
@@ -241,7 +231,7 @@ def _over_base(document: Document) -> Mapping[str, Any]:
     except UsageError as problem:
         raise _base_error(document, problem.message) from None
     lower = parse_document(path, text)
-    _check(lower)
+    parsed(lower, check_profile)
     if "base" in lower.data:
         found = f"{quoted(name)} has a base itself, {quoted(lower.data['base'])}"
         raise _base_error(document, f"{found}: only one profile can be below another")
