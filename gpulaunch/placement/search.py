@@ -9,7 +9,7 @@ NVSwitch machine: the first sockets get the most.
 
 from collections.abc import Callable, Sequence
 from heapq import nlargest
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from gpulaunch.placement.fabric import Fabric
 
@@ -92,7 +92,7 @@ def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[i
     for sockets in groups:
         for place, part in enumerate(sockets):
             left -= len(part)
-            lowest = [fabric.mask(part[:n]) for n in range(len(part) + 1)]
+            lowest = [*accumulate([fabric.bit[gpu] for gpu in part], initial=0)]
             grown = []
             for taken, before, mask in found:
                 least = max(0, count - taken - left)
