@@ -31,6 +31,11 @@ def quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
+def shortened(text: str) -> str:
+    """Text for a message, or the beginning of one that is longer than 40 characters."""
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number of things in words: "1 rank", "2 ranks"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpulaunch.machine.driver import Build, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.drivers import DriverEntry
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.link import connect
 from gpulaunch.machine.topology import Topology
 
 ENTRY = DriverEntry(
@@ -32,7 +32,7 @@ def fingerprint() -> str:
 def read() -> Build:
     with Path(os.environ["MADE_UP_READINGS"]).open("a") as file:
         file.write("read\n")
-    links = tuple(connect(a, b, Wire("PIX")) for a, b in combinations(GPUS, 2))
+    links = tuple(connect(a, b, "PIX") for a, b in combinations(GPUS, 2))
     return Build(Topology("made-up-host", GPUS, links, "imagination"), (), is_steady=True)
 
 

@@ -13,7 +13,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import PathType, Wiring, wired
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.process.identity import Process
@@ -55,14 +55,19 @@ def cards(count: int, **facts: Any) -> list[Gpu]:
     return [Gpu(i, uuid, "test", 16 << 30, **facts) for i, uuid in enumerate(uuids(range(count)))]
 
 
-def wired_up(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire], name: str = "test") -> Topology:
+def wiring(path: PathType, nvlinks: int = 0, pcie_gb_per_s=None, peer_to_peer=None) -> Wiring:
+    """Return what joins two cards."""
+    return path, nvlinks, pcie_gb_per_s, peer_to_peer
+
+
+def wired_up(gpus: Sequence[Gpu], wire: Callable[[int, int], Wiring], name="test") -> Topology:
     """Make a machine of GPUs, given what joins each two of them by index, the lower first."""
     return Topology(name, tuple(gpus), wired(gpus, wire), "a test")
 
 
 def box(count: int = 8) -> Topology:
     """Make a machine of GPUs that all meet alike."""
-    return wired_up(cards(count), lambda *_: Wire("PHB"), "box")
+    return wired_up(cards(count), lambda *_: wiring("PHB"), "box")
 
 
 def posed(

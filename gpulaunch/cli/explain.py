@@ -127,7 +127,7 @@ def _decision_document(launch: Launch, decision: Decision, state: State) -> Docu
                 "uuid": gpu.uuid,
                 "model": gpu.model,
                 "numa_node": gpu.numa_node,
-                "node": gpu.node,
+                "node": 0,
             }
             for gpu in (grant.gpus if grant else ())
         ],

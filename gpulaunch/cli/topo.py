@@ -17,7 +17,7 @@ from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.link import Link, PathType
-from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import as_dict
 
@@ -34,7 +34,6 @@ _MEANINGS: dict[PathType, str] = {
     "PHB": "through a host bridge",
     "NODE": "between host bridges of a NUMA node",
     "SYS": "between NUMA nodes",
-    "NET": "over the network",
 }
 
 
@@ -89,7 +88,7 @@ def topology_document(topology: Topology) -> Document:
                 "model": gpu.model,
                 "memory_bytes": gpu.memory_bytes or None,
                 "numa_node": gpu.numa_node,
-                "node": gpu.node,
+                "node": 0,
                 "cpuset": format_cpuset(gpu.cpuset),
                 "compute_capability": gpu.compute_capability,
                 "pci_address": gpu.pci_address,
@@ -163,9 +162,6 @@ def _title(topology: Topology) -> str:
     split = sum(bool(card.instances) for card in found)
     if split:
         what += f", {'' if split == len(found) else f'{split} of them '}in MIG mode"
-    nodes = len(machines(topology))
-    if nodes > 1:
-        what += f", on {nodes} nodes"
     return f"{printable(topology.name)}: {what}"
 
 
@@ -175,9 +171,9 @@ def _matrix_lines(
     """Return a row for each card, and below it one for each of its MIG instances."""
     texts = {pair: _link_name(link) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
-    mixed, several = several_models(found), len({card.gpu.node for card in found}) > 1
+    mixed = several_models(found)
     head = ["GPU", *(str(card.index).ljust(cells) for card in found)]
-    head += ["node"] * several + ["NUMA"] + ["model"] * mixed
+    head += ["NUMA"] + ["model"] * mixed
     lines = [Text(" ".join(head), "bold")]
     for card in found:
         row = Text(f"{card.index:>3}")
@@ -185,8 +181,6 @@ def _matrix_lines(
             pair = min(card.index, other.index), max(card.index, other.index)
             shade = shades[links[pair].bandwidth_gb_per_s] if pair in links else "dim"
             row.append(" ").append(texts.get(pair, "X").ljust(cells), shade)
-        if several:
-            row.append(f" {card.gpu.node:<4}")
         numa = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         if mixed:
             size = f", {format_size(card.memory_bytes)}" if card.memory_bytes else ""
@@ -219,7 +213,6 @@ def _legend(classes: _Classes, paths: set[PathType]) -> str:
 
 def _socket_lines(found: Sequence[Card]) -> list[str]:
     """Return which GPUs are on which socket, such as "NUMA 0 (CPUs 0-19,40-59): GPUs 0-3"."""
-    several = len({card.gpu.node for card in found}) > 1
     sockets: dict[str, list[int]] = {}
     for card in found:
         gpu = card.gpu
@@ -227,7 +220,6 @@ def _socket_lines(found: Sequence[Card]) -> list[str]:
         cpus = format_cpuset(gpu.cpuset)
         if cpus or gpu.numa_node is not None:
             name += f" (CPUs {cpus})" if cpus else ""
-            name = f"node {gpu.node}, {name}" if several else name
             sockets.setdefault(name, []).append(card.index)
     lines = [f"{name}: {_gpus_text(indices)}" for name, indices in sockets.items()]
     if len(lines) > _MOST_SOCKETS:

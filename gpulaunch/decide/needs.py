@@ -22,33 +22,11 @@ _LEAST_SLOWDOWN = 0.02
 """Slowdowns below are taken for noise of measurement."""
 
 
-def _groups_to_stay_in(
-    request: Request,
-    topology: Topology,
-    choosable: Sequence[Gpu],
-    count: int,
-    required: frozenset[int],
-) -> tuple[frozenset[int], ...]:
-    """Return the groups of GPUs that the request must not cross; empty if it may.
-
-    In several machines a job that fits into one of them stays in one (topo-aware-sc17 4.4).
-    """
-    if request.one_numa_node:
-        return _group_gpus(topology, numa=True)
-    nodes = _group_gpus(topology, numa=False)
-    if len(nodes) == 1:
-        return ()
-    indices = {gpu.index for gpu in choosable}
-    fits = any(required <= node and len(node & indices) >= count for node in nodes)
-    return nodes if fits else ()
-
-
-def _group_gpus(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
-    """Return the GPUs of each machine, or of each NUMA node."""
-    groups: dict[tuple[int, int | None], set[int]] = {}
+def _group_by_numa_node(topology: Topology) -> tuple[frozenset[int], ...]:
+    groups: dict[int, set[int]] = {}
     for gpu in topology.gpus:
-        if not numa or gpu.numa_node is not None:
-            groups.setdefault((gpu.node, gpu.numa_node if numa else None), set()).add(gpu.index)
+        if gpu.numa_node is not None:
+            groups.setdefault(gpu.numa_node, set()).add(gpu.index)
     return tuple(frozenset(group) for group in groups.values())
 
 
@@ -185,14 +163,14 @@ def expected_slowdown(
     slowdowns = request.slowdowns
     if not slowdowns:
         return {}
-    socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    met: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
+    socket_of = {gpu.uuid: gpu.numa_node for gpu in topology.gpus}
+    met: dict[int | None, list[tuple[float, float]]] = {}
     for lease in leases:
         for socket in {socket_of[uuid] for uuid in lease.uuids if uuid in socket_of}:
             met.setdefault(socket, []).append(slowdowns.get(lease.profile or "", (0.0, 0.0)))
     expected = {}
     for gpu in topology.gpus:
-        pairs = met.get((gpu.node, gpu.numa_node))
+        pairs = met.get(gpu.numa_node)
         if pairs:
             own = max(own for own, _ in pairs)
             expected[gpu.index] = mean_slowdown([own, *(theirs for _, theirs in pairs)])
@@ -204,8 +182,8 @@ def latest_starts(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]
 
     Jobs are counted from 1, in the order of their leases, in which they began.
     """
-    socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    latest: dict[tuple[int, int | None], int] = {}
+    socket_of = {gpu.uuid: gpu.numa_node for gpu in topology.gpus}
+    latest: dict[int | None, int] = {}
     for number, lease in enumerate(leases, 1):
         for uuid in lease.uuids:
             if uuid in socket_of:
@@ -283,7 +261,7 @@ def pose_problem(
         model=request.bandwidth_model,
         needs=Needs(
             required=required,
-            within=_groups_to_stay_in(request, topology, choosable, count, required),
+            within=_group_by_numa_node(topology) if request.one_numa_node else (),
             nvlink=request.nvlink,
             least_gb_per_s=request.least_gb_per_s,
         ),

@@ -21,9 +21,6 @@ _MAX_BYTES = 4 << 20
 def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
     """Return the document of a cache.
 
-    Args:
-        max_age_s: largest age in seconds, or None for any.
-
     Raises:
         OSError: there is none.
         ValueError: it is too old, or another user may write to it.
@@ -95,11 +92,7 @@ def is_own(directory: str) -> bool:
 
 @contextmanager
 def slow_lock(path: str, timeout_s: float) -> Iterator[bool]:
-    """Hold a lock file; yield whether it could be locked in time.
-
-    Args:
-        path: path of the file, which is created if missing.
-    """
+    """Hold a lock file, which is made if missing; yield whether it could be locked in time."""
     from filelock import FileLock, Timeout  # late: it costs more than most launches
 
     with ExitStack() as stack:

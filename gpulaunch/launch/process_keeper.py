@@ -146,7 +146,7 @@ class ProcessKeeper(Keeper):
             if self.launch.core in os.sched_getaffinity(0):
                 return frozenset({self.launch.core})
             self.table.warn(f"core {self.launch.core} is not one of those that this rank may use")
-        nodes = {(gpu.node, gpu.numa_node) for gpu in gpus}
+        nodes = {gpu.numa_node for gpu in gpus}
         if not self.launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
             return frozenset()
         return cpus_near(gpus[0].cpuset)

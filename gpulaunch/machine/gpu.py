@@ -49,8 +49,6 @@ class Gpu(Record):
         nvlink_gb_per_s: bandwidth of one NVLink per direction, from the driver or description; 0 if
             unknown.
         pci_address: "domain:bus:device", or None if unknown.
-        node: number of its machine, if a description has several; NUMA nodes and CPUs are those of
-            this machine.
         mig: identity as a MIG instance; None for a card.
     """
 
@@ -68,7 +66,6 @@ class Gpu(Record):
     cpu_nvlinks: int = 0
     nvlink_gb_per_s: float = 0.0
     pci_address: str | None = None
-    node: int = 0
     mig: Mig | None = None
 
     @property

@@ -1,18 +1,16 @@
-"""The machine as a multi-level graph, from network to GPUs (topo-aware-sc17 4.1.2)."""
+"""The machine as a multi-level graph, down to GPUs (topo-aware-sc17 4.1.2)."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import Literal, TypeVar
 
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import NETWORK_PATH, PathType
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.link import PathType
+from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
-LevelKind = Literal["network", "machine", "socket", "host bridge", "switch", "card", "GPU"]
+LevelKind = Literal["machine", "socket", "host bridge", "switch", "card", "GPU"]
 
 
 class Level(Record):
@@ -28,9 +26,6 @@ class Level(Record):
         children: levels below, by their first card; empty for a GPU.
         numa_node: NUMA node of all GPUs below; None if it is not the same.
         cpuset: CPUs next to all GPUs below; empty if they are not the same.
-        node: number of the machine of all GPUs below; None for a network.
-        nvlinks: for a machine or network, the pairs of GPUs, the lower index first, that NVLinks
-            join, directly or through an NVSwitch.
     """
 
     kind: LevelKind
@@ -40,8 +35,6 @@ class Level(Record):
     children: "tuple[Level, ...]" = ()
     numa_node: int | None = None
     cpuset: frozenset[int] = frozenset()
-    node: int | None = None
-    nvlinks: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def is_branch(self) -> bool:
@@ -50,12 +43,10 @@ class Level(Record):
 
     @property
     def sockets(self) -> "tuple[Level, ...]":
-        """The sockets of a machine, or of all machines of a network.
+        """The sockets of a machine.
 
         A machine that is one socket, or whose GPUs have no known place, is its own only socket.
         """
-        if self.kind == "network":
-            return tuple(socket for machine in self.children for socket in machine.sockets)
         known = any(child.is_branch or child.numa_node is not None for child in self.children)
         return self.children if known and self.path == "SYS" else (self,)
 
@@ -68,66 +59,37 @@ _KINDS: dict[PathType, LevelKind] = {
 }
 """What joins cards within a machine, from near to far."""
 
-_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
+_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20}
 """Weight of an edge by the level that it leads up to.
 
 Each exceeds the sum of the nearer ones, so that a nearer way is always shorter.
 """
 
-_NVLINK_WEIGHT = 1
-
 
 def machine_tree(topology: Topology) -> Level:
-    """Build the levels of a machine from its PCIe paths; several machines get a network on top.
+    """Build the levels of a machine from its PCIe paths.
 
     GPUs belong together at a level if a chain of links of that path type or nearer connects them.
     On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
     tree.
     """
-    below = tuple(_build_machine(part) for part in machines(topology).values())
-    if len(below) == 1:
-        return below[0]
-    # Equal numbers of CPUs and NUMA nodes in two machines do not mean the same ones.
-    network = replace(
-        _build_level("network", NETWORK_PATH, below), numa_node=None, cpuset=frozenset()
-    )
-    return replace(
-        network, nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks)
-    )
-
-
-def _build_machine(topology: Topology) -> Level:
-    groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
-    groups = _join_levels(groups, _pairs_on_one_card(topology), "card", "PIX")
+    groups = [
+        Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
+        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)
+    ]
+    first: dict[int, int] = {}
+    on_one_card = [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus]
+    groups = _join_levels(groups, on_one_card, "card", "PIX")
     pairs: dict[PathType, list[tuple[int, int]]] = {}
-    nvlinks = []
-    for link in topology.links:  # there may be thousands
-        pair = link.a, link.b
-        pairs.setdefault(link.pcie_path, []).append(pair)
-        if link.nvlink_count:
-            nvlinks.append(pair)
+    for link in topology.links:
+        pairs.setdefault(link.pcie_path, []).append((link.a, link.b))
     for path, kind in _KINDS.items():
         groups = _join_levels(groups, pairs.get(path, ()), kind, path)
-    children = tuple(_as_socket(level) for level in groups)
-    alone = len(children) == 1 and children[0].kind == "socket"
-    machine = (
-        replace(children[0], kind="machine") if alone else _build_level("machine", "SYS", children)
-    )
-    return replace(machine, nvlinks=frozenset(nvlinks))
-
-
-def _leaf(gpu: Gpu) -> Level:
-    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset, gpu.node)
-
-
-def _pairs_on_one_card(topology: Topology) -> list[tuple[int, int]]:
-    first: dict[int, int] = {}
-    return [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus if gpu.mig]
-
-
-def _as_socket(level: Level) -> Level:
-    """Return a switch or host bridge right below the machine as the socket that it stands for."""
-    return replace(level, kind="socket") if level.kind in ("switch", "host bridge") else level
+    # A switch or host bridge right below the machine stands for a socket.
+    children = [replace(one, kind="socket") if one.is_branch else one for one in groups]
+    if len(children) == 1 and children[0].is_branch:
+        return replace(children[0], kind="machine")
+    return _build_level("machine", "SYS", tuple(children))
 
 
 def _join_levels(
@@ -159,7 +121,6 @@ def _build_level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -
         children=children,
         numa_node=_common_value((child.numa_node for child in children), None),
         cpuset=_common_value((child.cpuset for child in children), frozenset()),
-        node=_common_value((child.node for child in children), None),
     )
 
 
@@ -169,43 +130,35 @@ def _common_value(values: Iterable[T], otherwise: T) -> T:
     return found.pop() if len(found) == 1 else otherwise
 
 
-class Distances:
-    """The distances of GPUs: by NVLink where two have one, else along the tree.
+def distances(topology: Topology, tree: Level) -> dict[int, dict[int, int]]:
+    """Return the distance of every two GPUs, by index: 1 by NVLink, else along the machine's tree.
 
     Only their order has a meaning. One edge costs 1 to a switch and 20 from a socket to the
-    machine, as in the paper, something in between at the levels between, and 40 from a machine to
-    the network.
+    machine, as in the paper, and something in between at the levels between. A GPU is at 0 from
+    itself.
 
     Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
         through a third GPU, since no driver forwards there, and the paper's introduction lets such
         a pair in a DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than
         those of one switch; an NVSwitch is no vertex but an edge for each pair.
     """
+    far = {gpu.index: {gpu.index: 0} for gpu in topology.gpus}
+    _add_distances(tree, far)
+    for link in topology.links:
+        if link.nvlink_count:
+            far[link.a][link.b] = far[link.b][link.a] = 1
+    return far
 
-    def __init__(self, tree: Level) -> None:
-        self._nvlinks = tree.nvlinks
-        # for each GPU, from the top down: the level, and the length of the way up to it
-        self._ways: dict[int, list[tuple[Level, int]]] = {}
-        self._add(tree, [])
 
-    def _add(self, level: Level, above: list[Level]) -> None:
-        if level.children:
-            for child in level.children:
-                self._add(child, [*above, level])
-            return
-        (gpu,) = level.gpus
-        lengths = accumulate(_WEIGHTS[each.path] for each in reversed(above))
-        self._ways[gpu] = [*zip(above, reversed([*lengths]), strict=True)]
-
-    def between(self, a: int, b: int) -> int:
-        """Return the distance of two GPUs by index; that of one to itself is 0."""
-        if a == b:
-            return 0
-        if (min(a, b), max(a, b)) in self._nvlinks:
-            return _NVLINK_WEIGHT
-        found = 0
-        for (level, one), (other_level, other) in zip(self._ways[a], self._ways[b], strict=False):
-            if level is not other_level:
-                break
-            found = one + other
-        return found
+def _add_distances(level: Level, far: dict[int, dict[int, int]]) -> dict[int, int]:
+    """Add the distances of all GPUs below a level; return how far each is from the level."""
+    if not level.children:
+        return dict.fromkeys(level.gpus, 0)
+    ways: dict[int, int] = {}
+    for child in level.children:
+        below = {gpu: way + _WEIGHTS[level.path] for gpu, way in _add_distances(child, far).items()}
+        for a, way in below.items():
+            for b, other in ways.items():
+                far[a][b] = far[b][a] = way + other
+        ways |= below
+    return ways

@@ -19,18 +19,11 @@ from typing import Literal
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record, replace
 
-LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
-PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
+LinkKind = Literal["nvlink", "nvswitch", "pcie"]
+PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS"]
 
 PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
-
-NETWORK_PATH: PathType = "NET"
-"""Path type between GPUs of different machines.
-
-It is farther than any PCIe path, and its bandwidth is always stated, never computed.
-"""
-
 
 # Nominal and planned bandwidth of one NVLink in GB/s per direction, by major version.
 _NVLINK_BY_VERSION = {
@@ -90,11 +83,7 @@ _STAGED_SHARE, _STAGED_SYS_SHARE = 0.75, 0.5
 
 
 def nvlink_version(compute_capability: str | None) -> int | None:
-    """Return the major NVLink version of a GPU; None if its compute capability does not tell.
-
-    Args:
-        compute_capability: version such as "9.0", or None if unknown.
-    """
+    """Return the major NVLink version of a GPU; None if its compute capability does not tell."""
     major, _, minor = (compute_capability or "").partition(".")
     return 1 if (major, minor) == ("6", "0") else _VERSION_BY_CAPABILITY.get(major)
 
@@ -168,13 +157,11 @@ class Link(Record):
 
     Attributes:
         nvlink_count: NVLinks between the two, or into the switch that joins them.
-        pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
-            machines.
+        pcie_path: path over PCIe, whether it is needed or not.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: NVLink bandwidth per direction that NCCL plans with; 0 without
             NVLink.
-        pcie_gb_per_s: bandwidth over the host per direction: over PCIe, or over the network between
-            machines.
+        pcie_gb_per_s: bandwidth over PCIe per direction.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -205,24 +192,11 @@ class Link(Record):
         return self.nvlink_gb_per_s or self.pcie_gb_per_s
 
 
-class Wire(Record):
-    """The wiring of two cards, before its bandwidth is known.
-
-    Attributes:
-        pcie_path: path over the host; "NET" if the cards are in different machines.
-        direct_nvlinks: NVLinks that join the two without a switch.
-        pcie_gb_per_s: bandwidth over the host if the machine's description states it, as it must
-            for a network; else it is computed.
-        peer_to_peer: whether peer-to-peer over PCIe works; None if unknown, which counts as yes.
-    """
-
-    pcie_path: PathType
-    direct_nvlinks: int = 0
-    pcie_gb_per_s: float | None = None
-    peer_to_peer: bool | None = None
+Wiring = tuple[PathType, int, float | None, bool | None]
+"""The wiring of two cards, before its bandwidth is known: what connect() takes after the GPUs."""
 
 
-def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, ...]:
+def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wiring]) -> tuple[Link, ...]:
     """Return a link for every two GPUs.
 
     MIG instances share the wires of their cards, and those of one card have none.
@@ -234,44 +208,53 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, 
     links = []
     for (a, card), (b, other) in combinations([(gpu, gpu.card) for gpu in gpus], 2):
         if card == other:
-            link = connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
+            link = connect(replace(a, nvswitch_links=0), b, "PIX", peer_to_peer=False)
         else:
-            link = connect(a, b, wire(min(card, other), max(card, other)))
+            link = connect(a, b, *wire(min(card, other), max(card, other)))
         links.append(link)
     return tuple(links)
 
 
-def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
+def connect(
+    a: Gpu,
+    b: Gpu,
+    path: PathType,
+    direct_nvlinks: int = 0,
+    pcie_gb_per_s: float | None = None,
+    peer_to_peer: bool | None = None,
+) -> Link:
     """Return the link of two GPUs, with all bandwidths that follow from them; the order is free.
 
-    No NVSwitch joins two machines.
+    Args:
+        direct_nvlinks: NVLinks that join the two without a switch.
+        pcie_gb_per_s: bandwidth over PCIe if the machine's description states it; else it is
+            computed.
+        peer_to_peer: whether peer-to-peer over PCIe works; None if unknown, which counts as yes.
     """
     if a.index > b.index:
         a, b = b, a
-    apart = wire.pcie_path == NETWORK_PATH
-    count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
+    count = direct_nvlinks or min(a.nvswitch_links, b.nvswitch_links)
     nominal, planned = 0.0, 0.0
     if count:
         version = min(a.nvlink_version, b.nvlink_version)
         reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
         nominal, planned = _nvlink_figures(version, a.compute_capability, reported)
-    share = _BRIDGED_SHARE if wire.direct_nvlinks >= _BRIDGED_LINKS else 1.0
-    pcie_gb_per_s = wire.pcie_gb_per_s
+    share = _BRIDGED_SHARE if direct_nvlinks >= _BRIDGED_LINKS else 1.0
     if pcie_gb_per_s is None:
-        pcie_gb_per_s = computed_pcie(a, b, wire.pcie_path, wire.peer_to_peer)
-    kind: LinkKind = "network" if apart else "pcie"
+        pcie_gb_per_s = computed_pcie(a, b, path, peer_to_peer)
+    kind: LinkKind = "pcie"
     if count:
-        kind = "nvlink" if wire.direct_nvlinks else "nvswitch"
+        kind = "nvlink" if direct_nvlinks else "nvswitch"
     return Link(
         a=a.index,
         b=b.index,
         kind=kind,
         nvlink_count=count,
-        pcie_path=wire.pcie_path,
+        pcie_path=path,
         nvlink_gb_per_s=count * nominal,
         nvlink_planned_gb_per_s=count * planned * share,
         pcie_gb_per_s=pcie_gb_per_s,
-        peer_to_peer=wire.peer_to_peer,
+        peer_to_peer=peer_to_peer,
     )
 
 

@@ -2,21 +2,31 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
+from gpulaunch.files.fields import (
+    FieldTable,
+    ListOf,
+    OneOrEach,
+    Path,
+    RowOf,
+    TableOf,
+    checked,
+    each,
+)
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
-from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType, Wire, wired
+from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import replace
 
 MAX_GPUS = 1024
-"""Largest number of GPUs in all machines of a description together."""
+"""Largest number of GPUs of a description."""
 
 _NVLINKS: Path = ("nvlink", "links")
+_INDICES = ListOf((0, MAX_GPUS))
 
 _MACHINE: FieldTable = {
     "name": str,
@@ -28,7 +38,6 @@ _MACHINE: FieldTable = {
     "pcie": dict,
     "numa": list,
     "mig": list,
-    "network": dict,
     "measurement": dict,
     "measured": list,
 }
@@ -49,15 +58,14 @@ _PCIE: FieldTable = {
     "generation": OneOrEach((0, 9)),
     "width": OneOrEach((0, 16)),
     "bandwidth_gb_per_s": (0.001, 1e6),
-    "groups": dict,
+    "groups": TableOf(ListOf(_INDICES), PCIE_PATHS),
     "peer_to_peer": bool,
 }
 _NUMA: FieldTable = {
     "node": (0, 1 << 20),
-    "gpus": list,
+    "gpus": _INDICES,
     "cpuset": str,
 }
-_NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6)}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
     "gpus": list,
@@ -68,15 +76,12 @@ _MIG: FieldTable = {
     "gpu": (0, MAX_GPUS),
     "profile": str,
     "memory_mib": (0, 1 << 30),
-    "instances": list,
+    "instances": ListOf((0, 99)),
 }
 
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     """Build the topology that a machine file describes.
-
-    It is one machine, or as many identical ones as the file's network joins. Indices of GPUs, and
-    of cards with MIG instances, are counted on from one machine to the next.
 
     Args:
         document: parsed TOML; docs/reference/machines.md explains the keys.
@@ -95,30 +100,17 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     if driver not in DRIVERS:
         raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _read_cards(machine)
-    network = _read_network(machine, len(cards))
-    pcie, count = machine["pcie"], len(cards)
-    paths = _read_pcie_paths(pcie.get("groups", {}), count)
+    pcie = machine["pcie"]
+    stated, peer_to_peer = pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
+    paths = _read_pcie_paths(pcie.get("groups", {}), len(cards))
     nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), cards)
 
-    def wire(a: int, b: int) -> Wire:
-        if a // count != b // count:
-            return Wire(NETWORK_PATH, 0, network["bandwidth_gb_per_s"], peer_to_peer=False)
-        pair = a % count, b % count
-        return Wire(
-            paths.get(pair, "SYS"),
-            nvlinks.get(pair, 0),
-            pcie.get("bandwidth_gb_per_s"),
-            pcie.get("peer_to_peer"),
-        )
+    def wire(a: int, b: int) -> Wiring:
+        return paths.get((a, b), "SYS"), nvlinks.get((a, b), 0), stated, peer_to_peer
 
-    name = machine["name"]
-    every = [
-        replace(card, index=index, uuid=f"GPU-{name}-{index}", node=index // count)
-        for index, card in enumerate(cards * network["nodes"])
-    ]
-    gpus = _with_instances(machine, every)
-    measured = measurements(machine)
-    return Topology(name, gpus, wired(gpus, wire), machine["source"], digest, measured, driver)
+    gpus, measured = _with_instances(machine, cards), measurements(machine)
+    links = wired(gpus, wire)
+    return Topology(machine["name"], gpus, links, machine["source"], digest, measured, driver)
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
@@ -171,22 +163,8 @@ def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
         facts = {name: column[index] for name, column in fields.items()}
         if index in nodes:
             facts |= nodes[index]
-        found.append(Gpu(index=index, uuid="", **facts))
+        found.append(Gpu(index=index, uuid=f"GPU-{machine['name']}-{index}", **facts))
     return found
-
-
-def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
-    """Return the network between machines of this many cards; one machine if none is given."""
-    if "network" not in machine:
-        return {"nodes": 1}
-    network = checked(
-        machine["network"], _NETWORK, required=("nodes", "bandwidth_gb_per_s"), where=("network",)
-    )
-    total = network["nodes"] * count
-    if total > MAX_GPUS:
-        asked = f"{network['nodes']} machines of {count} GPUs each are {total} GPUs"
-        raise FieldError(("network", "nodes"), f"nodes: {asked}, more than {MAX_GPUS}")
-    return network
 
 
 def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:
@@ -209,25 +187,17 @@ def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[st
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Replace the cards in MIG mode by their instances, which are GPUs of their own."""
-    count = machine["gpus"]["count"]
     instances: dict[int, Gpu] = {}
     split: set[int] = set()
     for i, entry in enumerate(machine.get("mig", [])):
         part = checked(
             entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i)
         )
-        (first,) = _read_indices([part["gpu"]], count, ("mig", i, "gpu"))
-        same = range(first, len(cards), count)  # this card of every machine
-        split.update(same)
-        for card, number in product(same, part["instances"]):
-            if (
-                type(number) is not int
-                or not 0 <= number < 100
-                or mig_index(card, number) in instances
-            ):
-                raise FieldError(
-                    ("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99"
-                )
+        (card,) = _read_indices([part["gpu"]], len(cards), ("mig", i, "gpu"))
+        split.add(card)
+        for number in part["instances"]:
+            if mig_index(card, number) in instances:
+                raise FieldError(("mig", i, "instances"), f"instance {number} is there twice")
             mig = Mig(card, cards[card].uuid, number, part["profile"])
             instances[mig_index(card, number)] = replace(
                 cards[card],
@@ -247,21 +217,11 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
 
 def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
     """Return each pair's path type: the nearest level at which one group contains both."""
-    for level, members in groups.items():
-        if level not in PCIE_PATHS:
-            raise FieldError(
-                ("pcie", "groups", level),
-                f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}",
-            )
-        if not isinstance(members, list):
-            raise FieldError(("pcie", "groups", level), f"{level}: {members!r} is not a list")
     paths: dict[tuple[int, int], PathType] = {}
     for level in reversed(PCIE_PATHS):  # near levels last, so that they win
         for group in groups.get(level, []):
-            for a, b in combinations(
-                sorted(_read_indices(group, count, ("pcie", "groups", level))), 2
-            ):
-                paths[a, b] = level
+            members = _read_indices(group, count, ("pcie", "groups", level))
+            paths |= dict.fromkeys(combinations(sorted(members), 2), level)
     return paths
 
 
@@ -278,9 +238,7 @@ def _read_nvlinks(entries: list[Any], cards: Sequence[Gpu]) -> dict[tuple[int, i
     return nvlinks
 
 
-def _read_indices(values: object, count: int, path: Path) -> list[int]:
-    if not isinstance(values, list) or any(
-        type(v) is not int or not 0 <= v < count for v in values
-    ):
+def _read_indices(values: list[int], count: int, path: Path) -> list[int]:
+    if any(index >= count for index in values):
         raise FieldError(path, f"{values!r} is no list of GPU indices 0 to {count - 1}")
     return values

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
-from gpulaunch.errors import quoted
+from gpulaunch.errors import quoted, shortened
 from gpulaunch.machine.gpu import Gpu, parse_cpuset
-from gpulaunch.machine.link import PCIE_PATHS, PathType, Wire, nvlink_version, wired
+from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, nvlink_version, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
@@ -38,7 +38,6 @@ Versions 2, 3 and 4 all carry 25 GB/s per link and direction.
 WANTED = "save what 'nvidia-smi topo -m' prints on that machine"
 
 _TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_MAX_SHOWN = 40
 
 # Newer drivers underline the header, even when they write into a pipe.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -154,12 +153,12 @@ def _read_header(number: int, line: str) -> _Header:
         name = " ".join(found.split())
         title = name in _TITLES
         if not title and not (_GPU.fullmatch(name) or _ADAPTER.fullmatch(name)):
-            message = f"column {_shorten(name)} is not one that nvidia-smi prints"
+            message = f"column {quoted(shortened(name))} is not one that nvidia-smi prints"
             raise TextError(number, message)
         if name in (*columns, *titles):
-            raise TextError(number, f"column {_shorten(name)} is there twice")
+            raise TextError(number, f"column {quoted(shortened(name))} is there twice")
         if titles and not title:
-            raise TextError(number, f"column {_shorten(name)} is after {titles[-1]!r}")
+            raise TextError(number, f"column {quoted(shortened(name))} is after {titles[-1]!r}")
         (titles if title else columns).append(name)
     header = _Header(number, tuple(columns), tuple(titles))
     for before, gpu in pairwise(header.gpus):
@@ -180,7 +179,7 @@ def _read_row(number: int, line: str, header: _Header) -> _Row:
             break
         if not _CONNECTION.fullmatch(word):
             known = f"X, NV1 to NV99, {', '.join(PCIE_PATHS)}, SOC"
-            raise TextError(number, f"row {name}: {_shorten(word)} is not one of {known}")
+            raise TextError(number, f"row {name}: {quoted(shortened(word))} is not one of {known}")
         if (word == "X") != (column == name):
             found = f"row {name} has {word!r} under {column}"
             raise TextError(number, f"{found}: a GPU has 'X' under itself and nowhere else")
@@ -211,7 +210,7 @@ def _read_affinity(
             del words[-2]
     sets = [_read_cpus(number, name, word) for word in words]
     if len(sets) != len(titles):
-        found = f"{_shorten(' '.join(tail.split()))} after its connections"
+        found = f"{quoted(shortened(' '.join(tail.split())))} after its connections"
         raise TextError(number, f"row {name} has {found}, for {len(titles)} columns")
     known = dict(zip(titles, sets, strict=True))
     cpus = known.get(_TITLES[0], frozenset())
@@ -231,7 +230,7 @@ def _read_cpus(number: int, name: str, word: str) -> frozenset[int]:
             return frozenset() if word == "N/A" else parse_cpuset(word)
     except ValueError:
         pass
-    found = f"row {name}: {_shorten(word)} after its connections"
+    found = f"row {name}: {quoted(shortened(word))} after its connections"
     raise TextError(number, f"{found} is neither a list such as 0-19,40-59 nor N/A")
 
 
@@ -277,11 +276,6 @@ def nodes_by_cpus(cpusets: Sequence[frozenset[int]], far: Sequence[Pair]) -> tup
 
 def _gpu_number(name: str) -> int:
     return int(name.removeprefix("GPU"))
-
-
-def _shorten(word: str) -> str:
-    """Return a word of the text between quotes, or its beginning."""
-    return quoted(word if len(word) <= _MAX_SHOWN else f"{word[:_MAX_SHOWN]}...")
 
 
 def text_topology(matrix: SmiMatrix, name: str, source: str, digest: str) -> Topology:
@@ -337,9 +331,9 @@ def text_topology(matrix: SmiMatrix, name: str, source: str, digest: str) -> Top
         for i in range(len(matrix.gpus))
     ]
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
-        return Wire(_pcie_path(matrix, a, b), direct)
+        return _pcie_path(matrix, a, b), direct, None, None
 
     return Topology(name, tuple(gpus), wired(gpus, wire), "; ".join(assumptions), digest)
 

@@ -23,7 +23,7 @@ class Measured(Record):
 
 
 class Topology(Record):
-    """All GPUs of a machine, or of several joined by a network, with a link for every two of them.
+    """All GPUs of a machine, with a link for every two of them.
 
     Attributes:
         name: name of the described machine, or the host's.
@@ -52,9 +52,9 @@ class Topology(Record):
         measurements nor the driver.
 
         Example:
-            >>> from gpulaunch.machine.link import Wire, wired
+            >>> from gpulaunch.machine.link import connect
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
-            >>> machine = Topology("pair", two, wired(two, lambda a, b: Wire("PIX")), "made up")
+            >>> machine = Topology("pair", two, (connect(*two, "PIX"),), "made up")
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
         """
@@ -97,25 +97,6 @@ def same_table(a: TableKey | None, b: TableKey | None) -> bool:
     return a is b is None or (
         a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest)
     )
-
-
-def machines(topology: Topology) -> dict[int, Topology]:
-    """Split a topology into machines, by the number of their node in ascending order.
-
-    A topology of one machine, the usual case, is returned as it is.
-    """
-    node_of = {gpu.index: gpu.node for gpu in topology.gpus}
-    numbers = sorted(set(node_of.values()))
-    if len(numbers) < 2:
-        return {min(numbers, default=0): topology}
-    gpus: dict[int, list[Gpu]] = {number: [] for number in numbers}
-    links: dict[int, list[Link]] = {number: [] for number in numbers}
-    for gpu in topology.gpus:
-        gpus[gpu.node].append(gpu)
-    for link in topology.links:
-        if node_of[link.a] == node_of[link.b]:
-            links[node_of[link.a]].append(link)
-    return {n: replace(topology, gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
 
 
 def part_of_machine(topology: Topology, uuids: Collection[str]) -> Topology:

@@ -9,36 +9,30 @@ from typing import Any
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.link import PCIE_PATHS, Link, computed_pcie
-from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines
+from gpulaunch.machine.topology import Card, Topology, card_links, cards
 from gpulaunch.records import as_dict
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
     """Return the document of a machine file that describes this topology.
 
-    A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and
-    states peer-to-peer only if it is the same for all pairs. Characters that are not allowed in its
-    name become "-".
+    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and states peer-to-peer
+    only if it is the same for all pairs. Characters that are not allowed in its name become "-".
     """
-    # The machines of a network are alike: they come of one description.
-    first, *others = machines(topology).values()
-    found = cards(first)
+    found = cards(topology)
     gpus = [card.gpu for card in found]
     place = {card.index: i for i, card in enumerate(found)}
-    links = {(place[a], place[b]): link for (a, b), link in card_links(first).items()}
+    links = {(place[a], place[b]): link for (a, b), link in card_links(topology).items()}
     sections: dict[str, Any] = {
         "gpus": _describe_gpus(found),
         "nvlink": _describe_nvlink(gpus, links),
         "pcie": _describe_pcie(gpus, links),
         "numa": _describe_numa(gpus),
         "mig": _describe_instances(found),
+        "measured": [
+            {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
+        ],
     }
-    if others:
-        (carries,) = {link.pcie_gb_per_s for link in topology.links if link.kind == "network"}
-        sections["network"] = {"nodes": 1 + len(others), "bandwidth_gb_per_s": carries}
-    sections["measured"] = [
-        {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
-    ]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
     facts = {"name": name, "source": topology.source}
     if topology.driver != DEFAULT_DRIVER:

@@ -15,7 +15,6 @@ MOST_GPUS = 16
 """Number of free GPUs beyond which the sets are too many."""
 
 _PATH_POINTS: dict[PathType, int] = {
-    "NET": 0,
     "SYS": 10,
     "NODE": 20,
     "PHB": 30,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from gpulaunch.machine.levels import Distances, Level, machine_tree
+from gpulaunch.machine.levels import Level, distances, machine_tree
 from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, as_list, replace
@@ -167,20 +167,10 @@ class Fabric:
         """Number of GPUs that each socket has."""
         return [len(socket.gpus) for socket in self.tree.sockets]
 
-    def distance(self, a: int, b: int) -> int:
-        """Return the length of the shortest path of two positions in the machine's levels.
-
-        Source: topo-aware-sc17 4.1.2.
-        """
-        return self._distances.between(self.gpus[a], self.gpus[b])
-
-    def distance_among(self, mask: int) -> int:
-        """Return the sum of the distances of all pairs of a set."""
-        return sum([self.distance(a, b) for a, b in combinations(self.positions(mask), 2)])
-
     @cached_property
-    def _distances(self) -> Distances:
-        return Distances(self.tree)
+    def far(self) -> dict[int, dict[int, int]]:
+        """The distance of every two GPUs, by index; 0 to itself."""
+        return distances(self.topology, self.tree)
 
     @cached_property
     def measured(self) -> dict[tuple[str, ...], float]:

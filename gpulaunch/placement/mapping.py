@@ -22,7 +22,7 @@ EFFORT = 50_000
 """Partial mappings that one mapper tries, in about 1 s, before exchanges have to do."""
 
 MOST_KICKS = 24
-"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks, in some 20 ms."""
+"""Kicks that better a mapping that is not exact, up to 16 ranks, in some 20 ms; fewer beyond."""
 
 _Kinds = Sequence[Sequence[int]]  # for every two GPUs the kind of their link, a number
 _Ends = list[tuple[int, int, int]]  # two ranks, and the place of their edge's weight in the shares
@@ -78,31 +78,29 @@ class Mapper:
         self.shares = shares
         self.gain = [[round(link * share) for link in worth] for share in shares]
         self.speed = [[round(one / share) for one in speeds] for share in shares] if speeds else []
-        self._known: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
+        self._known: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
 
     @property
     def gave_up(self) -> bool:
         """Return whether the search stopped comparing all mappings, because there were too many."""
         return self.left < 0
 
-    def best(self, gpus: Sequence[int], *, slowest_first: bool = False, kicks: int = 0) -> Mapping:
+    def best(self, gpus: Sequence[int], *, slowest_first: bool = False) -> Mapping:
         """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.
 
         Args:
             gpus: positions, ascending; as many as there are ranks.
             slowest_first: compare the slowest edge before the total, not after it.
-            kicks: how long to try beyond EXACT_RANKS; see _Exchanges.best.
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
         links = tuple([self._kind[a][b] for a, b in combinations(gpus, 2)])
         if not self.edges or self.tells_no_rank_apart or len(set(links)) < 2:
             return self.figures(gpus)
-        key = slowest_first and bool(self.speed), kicks, links
+        key = slowest_first and bool(self.speed), links
         if key not in self._known:
             self._known[key] = self._order(*key)
-        order = self._known[key]
-        return self.figures([gpus[i] for i in order])
+        return self.figures([gpus[i] for i in self._known[key]])
 
     def figures(self, gpus: Sequence[int]) -> Mapping:
         """Return a mapping with its figures."""
@@ -150,7 +148,7 @@ class Mapper:
             of_one = max(of_one, links[most - 1])
         return int(min(slowest, of_one))
 
-    def _order(self, slowest_first: bool, kicks: int, links: Sequence[int]) -> list[int]:
+    def _order(self, slowest_first: bool, links: Sequence[int]) -> list[int]:
         """Return the best order of GPUs, as places in their set, given the kinds of its links."""
         kind = [[0] * self.ranks for _ in range(self.ranks)]
         for (a, b), link in zip(combinations(range(self.ranks), 2), links, strict=True):
@@ -158,11 +156,11 @@ class Mapper:
         if self.ranks <= EXACT_RANKS:
             return _BestMapping(self, kind, slowest_first=slowest_first).best()
         exchanges = _Exchanges(self, kind, by_speed=slowest_first)
-        order = exchanges.best(self._place_greedily(kind), kicks)
+        order = exchanges.best(self._place_greedily(kind))
         if slowest_first:  # faster edges than the slowest gain nothing: now better the total
             ends = [(share, kind[order[a]][order[b]]) for a, b, share in self.edges]
             exchanges.fastest = min(self.speed[share][link] for share, link in ends)
-            order = exchanges.best(order, kicks)
+            order = exchanges.best(order)
         return order
 
     def _place_greedily(self, kind: _Kinds) -> list[int]:
@@ -285,17 +283,16 @@ class _Exchanges:
             self._at[edge[0]].append(edge)
             self._at[edge[1]].append(edge)
 
-    def best(self, start: Sequence[int], kicks: int) -> list[int]:
+    def best(self, start: Sequence[int]) -> list[int]:
         """Return the best order that exchanges lead to.
 
-        Args:
-            kicks: how often three ranks of the best order change places, which are drawn, and
-                exchanges go on from there: iterated local search (Lourenco, Martin and Stutzle,
-                Handbook of Metaheuristics, 2003).
+        Again and again three ranks of the best order, which are drawn, change places, and exchanges
+        go on from there: iterated local search (Lourenco, Martin and Stutzle, Handbook of
+        Metaheuristics, 2003).
         """
         found = self._settle(start)
         drawn = 1
-        for _ in range(kicks):
+        for _ in range(min(MOST_KICKS, MOST_KICKS * 16**2 // len(found) ** 2)):
             kicked = list(found)
             for _ in range(2):  # Python's own generator takes longer to import than all of this
                 drawn = (drawn * 1103515245 + 12345) % (1 << 31)

@@ -11,7 +11,7 @@ from itertools import chain
 from math import comb
 from typing import Literal
 
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS
+from gpulaunch.placement.mapping import EXACT_RANKS
 from gpulaunch.placement.problem import PlacementProblem, ScoreName, Scores
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.records import Record
@@ -45,8 +45,7 @@ def baseline(problem: PlacementProblem) -> Order:  # noqa: ARG001
 def best_fit(problem: PlacementProblem) -> Order:
     """Pack bins: the socket with the fewest free GPUs first, then the next (topo-aware-sc17 5.2).
 
-    Where the job must stay in a group, such as one machine of several, the group with the fewest
-    free GPUs comes first, too.
+    Where the job must stay in one NUMA node, the node with the fewest free GPUs comes first, too.
     """
     if not problem.groups:
         return Order(())
@@ -124,11 +123,10 @@ def topo_aware_p(problem: PlacementProblem) -> Order:
 def all_tried(problem: PlacementProblem) -> bool:
     """Return whether no placement is of more use to the job than the one that topo_aware_p takes.
 
-    It is sure only of a single machine on which all sets and mappings are tried.
+    It is sure only where all sets and mappings are tried.
     """
-    nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in problem.admitted}
     sets = comb(len(problem.admitted), problem.count)
-    return len(nodes) == 1 and problem.count <= EXACT_RANKS and sets <= MOST_SETS
+    return problem.count <= EXACT_RANKS and sets <= MOST_SETS
 
 
 def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
@@ -159,8 +157,8 @@ def _most_useful(
         worst = max(LEAST_WORST_SLOWDOWN, *slowdowns)
     place = cut_in_two if as_published else place_tasks
     most, chosen = None, None
+    value = Valuation(problem, weights, worst)
     for group in problem.groups:
-        value = Valuation(problem, group, weights, worst)
         gpus = place(value, group, problem.allows)
         if gpus and (most is None or value.worth_of(gpus) > most):
             most, chosen = value.worth_of(gpus), gpus
@@ -177,7 +175,7 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
     """
     from gpulaunch.placement.topo_aware import Valuation, job_weights
 
-    return Valuation(problem, gpus, job_weights(problem.weights)).worth_of(gpus)[0]
+    return Valuation(problem, job_weights(problem.weights)).worth_of(gpus)[0]
 
 
 def best_effort(problem: PlacementProblem) -> Order:
@@ -338,11 +336,8 @@ def _placement(
         positions = [fabric.position[gpu] for gpu in rank_order]
         mapping = mapper.figures([place for place in positions if fabric.bit[place] & mask])
     else:
-        mapping = mapper.best(
-            fabric.positions(mask),
-            slowest_first=problem.is_slowest_first(order.by),
-            kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
-        )
+        slowest_first = problem.is_slowest_first(order.by)
+        mapping = mapper.best(fabric.positions(mask), slowest_first=slowest_first)
     gpus = tuple(fabric.gpus[place] for place in mapping.gpus)
     return Placement(
         gpus,

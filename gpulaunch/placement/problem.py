@@ -11,7 +11,7 @@ from collections.abc import Mapping as Figures
 from functools import cached_property, partial
 from heapq import heapify, heappop, heapreplace
 from itertools import combinations
-from math import inf
+from math import comb, inf
 from typing import Literal
 
 from gpulaunch.machine.gpu import gpu_names
@@ -24,7 +24,7 @@ from gpulaunch.placement.effective import (
 )
 from gpulaunch.placement.fabric import UNIT, fabric_of, sum_over_pairs
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper, Mapping
-from gpulaunch.placement.search import Limits, enumerate_sets, grow_sets
+from gpulaunch.placement.search import enumerate_sets, grow_sets
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
 
@@ -165,7 +165,7 @@ class PlacementProblem:
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
         """The admitted GPUs of each group that a set may lie in and that has enough of them."""
-        masks = [mask for mask in self._limits.groups if mask.bit_count() >= self.count]
+        masks = [mask for mask in self._groups if mask.bit_count() >= self.count]
         gpus = self.fabric.gpus
         return [tuple([gpus[i] for i in self.fabric.positions(mask)]) for mask in masks]
 
@@ -189,22 +189,24 @@ class PlacementProblem:
     # ------------------------------------------------------------------ candidates
 
     @cached_property
-    def _limits(self) -> Limits:
-        needs, admitted = self.needs, frozenset(self.admitted)
-        groups = [group & admitted for group in needs.within or (admitted,)]
-        return Limits(
-            required=self.mask(needs.required),
-            groups=tuple(self.mask(group) for group in groups if needs.required <= group),
-        )
+    def _groups(self) -> list[int]:
+        """The admitted GPUs of each group that has all required ones, as masks."""
+        required, admitted = self.needs.required, frozenset(self.admitted)
+        groups = [group & admitted for group in self.needs.within or (admitted,)]
+        return [self.mask(group) for group in groups if required <= group]
 
     @cached_property
     def candidates(self) -> int:
         """The number of sets to choose from, alike or not."""
-        return self._limits.count(self.count)
+        required = len(self.needs.required)
+        return sum(
+            comb(group.bit_count() - required, self.count - required) for group in self._groups
+        )
 
     @cached_property
     def _sets(self) -> list[int] | None:
-        return enumerate_sets(self.fabric, self.mask(self.free), self.count, self._limits)
+        free, required = self.mask(self.free), self.mask(self.needs.required)
+        return enumerate_sets(self.fabric, free, self.count, required, self._groups)
 
     @property
     def too_many(self) -> bool:
@@ -225,13 +227,14 @@ class PlacementProblem:
         """
         masks = self._sets
         if masks is None:
-            masks = grow_sets(self.fabric, self.count, self._limits, self._worth_of_part(by))
+            required, worth = self.mask(self.needs.required), self._worth_of_part(by)
+            masks = grow_sets(self.fabric, self.count, required, self._groups, worth)
         slowest_first = self.is_slowest_first(by)
         names = [name for name in by if self._tells_apart(name)]
         # By the places of scores that are slow to tell: how many sets more are looked at closely.
         left: dict[int, float] = {}
         for place, name in enumerate(names):
-            if self._is_mapped(name):
+            if name in self._mapped:
                 left[place] = MOST_MAPPED if self.count > EXACT_RANKS else inf
             elif name == "effective_bandwidth" and self._collective and self._model == "cut":
                 left[place] = inf
@@ -261,7 +264,8 @@ class PlacementProblem:
     def allows(self, gpus: Sequence[int]) -> bool:
         """Return whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
-        return self._limits.allow(mask) and self.meets(mask)
+        fits = any(not mask & ~group for group in self._groups)
+        return fits and self.needs.required.issubset(gpus) and self.meets(mask)
 
     def meets(self, mask: int) -> bool:
         """Return whether a candidate has the links that the job needs."""
@@ -327,17 +331,19 @@ class PlacementProblem:
             return name in ("sockets", "fragmentation")
         return name != "effective_bandwidth" or bool(self.edges)
 
-    def _is_mapped(self, name: ScoreName) -> bool:
-        """Return whether a score is one of the best mapping of a set."""
-        if name == "effective_bandwidth":
-            return bool(self.edges) and not self._collective
-        return name == "aggregate_bandwidth" and not (
-            self.mapper.tells_no_rank_apart or not self.edges
-        )
+    @cached_property
+    def _mapped(self) -> list[ScoreName]:
+        """The scores that are those of a set's best mapping."""
+        found: list[ScoreName] = []
+        if self.edges and not self._collective:
+            found.append("effective_bandwidth")
+        if self.edges and not self.mapper.tells_no_rank_apart:
+            found.append("aggregate_bandwidth")
+        return found
 
     def _bound(self, name: ScoreName, mask: int) -> int:
         """Return at least a score that is slow to tell."""
-        if not self._is_mapped(name):
+        if name not in self._mapped:
             return most_cut(self.fabric, mask)
         gpus = self.fabric.positions(mask)
         if name == "effective_bandwidth":
@@ -352,7 +358,7 @@ class PlacementProblem:
             return -round(self._fragmentation(mask) * UNIT)
         if name in self._regions:
             return self._left_to_others(name, mask)
-        if self._is_mapped(name):
+        if name in self._mapped:
             gpus = self.fabric.positions(mask)
             mapping = self.mapper.best(gpus, slowest_first=slowest_first)
             return mapping.slowest if name == "effective_bandwidth" else mapping.total
@@ -413,6 +419,7 @@ class PlacementProblem:
     def scores(self, mapping: Mapping) -> Scores:
         """Return all scores of a set with a mapping of it."""
         mask = self.fabric.mask(mapping.gpus)
+        gpus = [self.fabric.gpus[place] for place in mapping.gpus]
         speed = mapping.slowest
         if self._collective and self.edges:
             speed = effective_bandwidth(self.fabric, self._model, mask)
@@ -422,7 +429,7 @@ class PlacementProblem:
             preserved_bandwidth=self._left_to_others("preserved_bandwidth", mask) / UNIT,
             lasting_bandwidth=self._left_to_others("lasting_bandwidth", mask) / UNIT,
             fragmentation=self._fragmentation(mask),
-            communication_cost=self.fabric.distance_among(mask),
+            communication_cost=sum([self.fabric.far[a][b] for a, b in combinations(gpus, 2)]),
             sockets=len(set(self._sockets(mask))),
         )
 

@@ -9,11 +9,9 @@ NVSwitch machine: the first sockets get the most.
 
 from collections.abc import Callable, Sequence
 from heapq import nlargest
-from itertools import pairwise
-from math import comb
+from itertools import accumulate, pairwise
 
 from gpulaunch.placement.fabric import Fabric
-from gpulaunch.records import Record
 
 MOST_SETS = 20_000
 """Number of sets that are compared at most; 8 of 16 GPUs, all different, are 12,870."""
@@ -22,45 +20,27 @@ MOST_GROWN = 640_000
 """GPUs of sets that are looked at while sets grow, each time anew: some 0.2 s on 32 GPUs."""
 
 
-class Limits(Record):
-    """The rules that sets must keep, as masks.
-
-    Attributes:
-        required: GPUs that each set has; all groups have them, too.
-        groups: the GPUs that may be taken, in groups of which a set lies in one.
-    """
-
-    required: int
-    groups: tuple[int, ...]
-
-    def allow(self, mask: int) -> bool:
-        """Return whether a set keeps the rules."""
-        return mask & self.required == self.required and any(
-            not mask & ~group for group in self.groups
-        )
-
-    def count(self, gpus: int) -> int:
-        """Return how many sets there are, alike or not."""
-        required = self.required.bit_count()
-        return sum(comb(group.bit_count() - required, gpus - required) for group in self.groups)
-
-
-def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
+def enumerate_sets(
+    fabric: Fabric, free: int, count: int, required: int, groups: Sequence[int]
+) -> list[int] | None:
     """Return all sets of a size that are not alike, as masks.
 
-    Those that are free, admitted or not, tell which sockets are alike.
+    Args:
+        free: all free GPUs, admitted or not, which tell the sockets that are alike.
+        required: GPUs that each set has; all groups have them, too.
+        groups: the GPUs that may be taken, in groups of which a set lies in one.
 
     Returns:
         None if there are more than MOST_SETS.
     """
     found: set[int] = set()
-    for group in limits.groups:
-        eligible = fabric.positions(group & ~limits.required)
+    for group in groups:
+        eligible = fabric.positions(group & ~required)
         alike = _sockets_alike(fabric, free, eligible)
-        masks = _choose(fabric, alike, count - limits.required.bit_count())
+        masks = _choose(fabric, alike, count - required.bit_count())
         if masks is None:
             return None
-        found.update([limits.required | mask for mask in masks])
+        found.update([required | mask for mask in masks])
     return [*found] if len(found) <= MOST_SETS else None
 
 
@@ -112,7 +92,7 @@ def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[i
     for sockets in groups:
         for place, part in enumerate(sockets):
             left -= len(part)
-            lowest = [fabric.mask(part[:n]) for n in range(len(part) + 1)]
+            lowest = [*accumulate([fabric.bit[gpu] for gpu in part], initial=0)]
             grown = []
             for taken, before, mask in found:
                 least = max(0, count - taken - left)
@@ -124,7 +104,9 @@ def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[i
     return [mask for taken, _, mask in found if taken == count]
 
 
-def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int], int]) -> list[int]:
+def grow_sets(
+    fabric: Fabric, count: int, required: int, groups: Sequence[int], worth: Callable[[int], int]
+) -> list[int]:
     """Return sets that grew one GPU at a time, where all sets are too many to compare.
 
     Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
@@ -134,15 +116,15 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int],
         As many as grew to this size, perhaps none.
     """
     found: set[int] = set()
-    for group in limits.groups:
-        gpus = fabric.positions(group & ~limits.required)
+    for group in groups:
+        gpus = fabric.positions(group & ~required)
         # A set is looked at for each GPU that it may grow by, in each of `count` steps.
-        looks = len(limits.groups) * count * max(1, len(gpus))
+        looks = len(groups) * count * max(1, len(gpus))
         width = max(1, MOST_GROWN // (looks * count))
-        beam = [limits.required]
-        for _ in range(limits.required.bit_count(), count):
+        beam = [required]
+        for _ in range(required.bit_count(), count):
             grown = {part | fabric.bit[gpu] for part in beam for gpu in gpus}
             grown.difference_update(beam)
             beam = nlargest(width, grown, key=lambda mask: (worth(mask), mask))
-        found.update(mask for mask in beam if limits.allow(mask))
+        found.update(beam)
     return list(found)

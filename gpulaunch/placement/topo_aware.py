@@ -12,8 +12,7 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.placement.fabric import Fabric
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
 from gpulaunch.placement.search import MOST_SETS
 
@@ -118,7 +117,7 @@ def job_weights(weights: Weights) -> Weights:
 
 
 class Valuation:
-    """What placements of a problem's job are worth on some of its machines.
+    """What placements of a problem's job are worth.
 
     Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
     talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
@@ -126,32 +125,24 @@ class Valuation:
     without edges communicates at no cost.
 
     Args:
-        gpus: indices of GPUs of each machine that counts.
         worst: the slowdown that counts as 1.
 
     Attributes:
-        far: distance of every two GPUs of the machines, free or not: 1 or more; 0 to itself.
-        socket_of: socket of every GPU of the machines, near ones next to each other.
+        far: distance of every two GPUs, free or not: 1 or more; 0 to itself.
+        socket_of: socket of every GPU, near ones next to each other.
         talk: for each rank the weights of its edges to others; those of the whole job sum to 1.
         edges: these edges, each once, the lower rank first.
     """
 
     def __init__(
-        self,
-        problem: PlacementProblem,
-        gpus: Sequence[int],
-        weights: Weights,
-        worst: float = WORST_SLOWDOWN,
+        self, problem: PlacementProblem, weights: Weights, worst: float = WORST_SLOWDOWN
     ) -> None:
         fabric, self.ranks = problem.fabric, problem.count
         self._weights, self._begun = weights, problem.begun
-        node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
-        nodes = {node[gpu] for gpu in gpus}
         cards = {card: place for place, card in enumerate(fabric.tree.cards)}
         near = sorted(problem.topology.gpus, key=lambda gpu: (cards[gpu.card], gpu.index))
-        here = tuple([gpu.index for gpu in near if gpu.node in nodes])
-        self.far = _distances(fabric, here)
-        self.socket_of = {gpu: fabric.socket[fabric.position[gpu]] for gpu in here}
+        self.far = fabric.far
+        self.socket_of = {gpu.index: fabric.socket[fabric.position[gpu.index]] for gpu in near}
         volume = sum(weight for *_, weight in problem.edges)
         self.edges = [(a, b, weight / volume) for a, b, weight in problem.edges]
         self.talk: list[dict[int, float]] = [{} for _ in range(self.ranks)]
@@ -159,12 +150,12 @@ class Valuation:
             self.talk[a][b] = self.talk[b][a] = weight
         pairs = max(1, comb(self.ranks, 2))
         least, most = communication_range(
-            tuple(tuple([self.far[a][b] for b in sorted(here)]) for a in sorted(here)), self.ranks
+            tuple(tuple([self.far[a][b] for b in fabric.gpus]) for a in fabric.gpus), self.ranks
         )
         self._least, self._most = least / pairs, most / pairs
         self._total = Counter(self.socket_of.values())
-        self._free = Counter(self.socket_of[gpu] for gpu in problem.free if gpu in self.socket_of)
-        self._noise = {gpu: min(1.0, problem.slowdown.get(gpu, 0.0) / worst) for gpu in here}
+        self._free = Counter(self.socket_of[gpu] for gpu in problem.free)
+        self._noise = {gpu: min(1.0, problem.slowdown.get(gpu, 0.0) / worst) for gpu in fabric.gpus}
 
     def distance(self, gpus: Gpus) -> float:
         """Return the mean distance over the job's edges, for GPUs in rank order."""
@@ -201,12 +192,6 @@ class Valuation:
         return self.worth(gpus, self.distance(gpus))
 
 
-@lru_cache(maxsize=32)
-def _distances(fabric: Fabric, gpus: Gpus) -> dict[int, dict[int, int]]:
-    places = {gpu: fabric.position[gpu] for gpu in gpus}
-    return {a: {b: fabric.distance(place, places[b]) for b in gpus} for a, place in places.items()}
-
-
 # ---------------------------------------------------------------------- all sets and mappings
 
 
@@ -239,8 +224,7 @@ def place_tasks(
             break  # no later one can win either
         if allows(chosen):
             places = [gpus.index(gpu) for gpu in chosen]
-            order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
-            placed = tuple([gpus[place] for place in order])
+            placed = tuple([gpus[place] for place in mapper.best(places).gpus])
             worth = value.worth_of(placed), lowest_first
             if not best or worth > best:
                 best, found = worth, placed

@@ -16,7 +16,7 @@ from gpulaunch.files.data_files import (
     is_path,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_document, read_document, read_text
+from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole
 from gpulaunch.records import Record
@@ -92,12 +92,7 @@ def _find_base(name: str, asker: str) -> str:
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
-    """Return a profile's table for use in another directory: with an absolute path as its base.
-
-    Args:
-        table: a profile's table, already checked.
-        file: path of the file that it is in.
-    """
+    """Return a profile's table for use in another directory: with an absolute path as its base."""
     base = table.get("base")
     if base is None or not is_path(split_variant(base)[0]):
         return table
@@ -138,9 +133,6 @@ def profile_names() -> list[str]:
 @contextmanager
 def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     """Put profiles first on the search path of this process and its children, inside the block.
-
-    Args:
-        tables: profiles by name, as in TOML.
 
     Raises:
         FailedError: the profiles cannot be written.
@@ -218,23 +210,13 @@ def read_layers(document: Document, variant: str | None = None) -> Profile:
     Raises:
         UsageError: the profile or its base is wrong; names path and line of the file at fault.
     """
-    _check(document)
+    parsed(document, check_profile)
     found = _over_base(document)
     if variant is not None:
         found = _with_variant(found, variant)
     profile = Profile(found)
-    try:
-        check_whole(profile)
-    except FieldError as problem:
-        raise document.error(problem) from None
+    parsed(document, lambda _: check_whole(profile))
     return profile
-
-
-def _check(document: Document) -> None:
-    try:
-        check_profile(document.data)
-    except FieldError as problem:
-        raise document.error(problem) from None
 
 
 def _over_base(document: Document) -> Mapping[str, Any]:
@@ -249,7 +231,7 @@ def _over_base(document: Document) -> Mapping[str, Any]:
     except UsageError as problem:
         raise _base_error(document, problem.message) from None
     lower = parse_document(path, text)
-    _check(lower)
+    parsed(lower, check_profile)
     if "base" in lower.data:
         found = f"{quoted(name)} has a base itself, {quoted(lower.data['base'])}"
         raise _base_error(document, f"{found}: only one profile can be below another")

@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 class Section:
     """A table of a document, read-only, with an attribute for each of its keys.
 
-    Args:
-        document: the table, already checked.
-
     Attributes:
-        document: the table; treat it as frozen.
+        document: the table, already checked; treat it as frozen.
         keys: the keys that a section of this class may have, by name, in order of declaration.
         is_one_measurement: all values are from one measurement, so a profile that is based on
             another takes over the whole section or nothing of it.

@@ -8,7 +8,7 @@ from math import fsum
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.errors import FieldError, UsageError, printable, shortened
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.records import Record
@@ -34,7 +34,6 @@ More than any machine has GPUs, and small enough for an all-to-all to fit into m
 """
 
 _MOST_DIGITS = 9  # of a rank that is named by a text
-_MOST_SHOWN = 40  # characters of a node's name
 
 # Bounds that keep quotients and sums of weights from becoming 0 or infinite.
 _FIELDS: FieldTable = {"weight": (1e-9, 1e18)}
@@ -58,9 +57,6 @@ class Pattern(Record):
 
     def edges(self, ranks: int) -> tuple[Edge, ...]:
         """Return the pairs that exchange data, sorted, without duplicates, the lower rank first.
-
-        Args:
-            ranks: number of ranks of the job, 1 or more.
 
         Returns:
             Edges of weight 1.0 for a built-in shape; () for one rank.
@@ -279,9 +275,7 @@ def _ranks_of(nodes: Iterable[Any]) -> dict[object, int]:
         is_text = isinstance(node, str) and node.isascii() and node.isdecimal()
         rank = int(node) if is_text and len(node) <= _MOST_DIGITS else _to_plain(node)
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
-            shown = repr(node)
-            shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
-            raise FieldError((), f"node {shown}: it must be a rank: 0, 1, 2 ...")
+            raise FieldError((), f"node {shortened(repr(node))}: it must be a rank: 0, 1, 2 ...")
         ranks[node] = rank
     if len(set(ranks.values())) < len(ranks):
         raise FieldError((), "two of its nodes are the same rank")

@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted
+from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted, shortened
 from gpulaunch.files.document import read_text
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern
 
@@ -13,7 +13,6 @@ MOST_BYTES = 4 << 20
 """Largest graph file; a complete graph of 576 ranks takes 3 MiB."""
 
 _MOST_DIGITS = 9  # of a rank
-_MOST_SHOWN = 40  # characters of a line
 
 
 def load_pattern(text: str) -> Pattern:
@@ -81,22 +80,19 @@ def _read_edge(line: str) -> tuple[int, int, float]:
     if len(fields) not in (2, 3):
         raise FieldError(
             (),
-            f"{_quoted_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'",
+            f"{quoted(shortened(line))} is no edge: two ranks and perhaps a weight, such as "
+            "'0 1 2.5'",
         )
     a, b = map(_read_rank, fields[:2])
     try:
         return a, b, float(fields[2].replace("_", "no digit")) if len(fields) == 3 else 1.0
     except ValueError:
         raise FieldError(
-            (), f"edge {a}-{b}: weight: {_quoted_short(fields[2])} is not a number"
+            (), f"edge {a}-{b}: weight: {quoted(shortened(fields[2]))} is not a number"
         ) from None
 
 
 def _read_rank(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise FieldError((), f"{_quoted_short(text)} is no rank: ranks are 0, 1, 2 ...")
+        raise FieldError((), f"{quoted(shortened(text))} is no rank: ranks are 0, 1, 2 ...")
     return int(text)
-
-
-def _quoted_short(text: str) -> str:
-    return quoted(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…")

@@ -27,7 +27,7 @@ class Profile(Section):
     Attributes that are no keys give the same facts in the units and records used for decisions.
 
     Args:
-        document: already checked; see parse_profile.
+        document: already checked; see check_profile.
 
     Example:
         >>> profile = Profile({"name": "job", "resources": {"memory_mib": 2, "source": "counted"}})
@@ -221,18 +221,6 @@ def check_profile(document: Mapping[str, Any]) -> None:
         if not is_askable(variant) or "," in variant:
             raise FieldError(("variants", variant), f"variants: {_NOT_ASKABLE.format(variant)}")
         check_section(own, Variant, ("variants", variant))
-
-
-def parse_profile(document: Mapping[str, Any]) -> Profile:
-    """Build a profile from its parsed TOML; docs/reference/profiles.md explains the keys.
-
-    Raises:
-        FieldError: a key is unknown or missing, or its value has the wrong type or range.
-    """
-    check_profile(document)
-    profile = Profile(document)
-    check_whole(profile)
-    return profile
 
 
 def check_whole(profile: Profile) -> None:

@@ -10,8 +10,8 @@ from gpulaunch.files.data_files import config_directory, make_own
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
 from gpulaunch.files.own_cache import slow_lock
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
-from gpulaunch.profiles.catalog import find_profile, profile_names
-from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
+from gpulaunch.profiles.catalog import find_profile, profile_names, read_layers
+from gpulaunch.profiles.profile import VERSION, check_profile, is_askable
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"
@@ -101,7 +101,7 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
         )
     document = _parse_checked(path, text)
     if "base" not in document:  # else the rest of it is in another file
-        parsed(parse_document(path, text), parse_profile)
+        read_layers(parse_document(path, text))
     write_text(path, text)
 
 

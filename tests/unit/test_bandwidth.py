@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from toml_parser import tomllib
-from values import A100, H100, card, cards, cases, wired_up
+from values import A100, H100, card, cards, cases, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.machine.gpu import Mig
-from gpulaunch.machine.link import PathType, Wire, pcie_bandwidth
+from gpulaunch.machine.link import PathType, Wiring, pcie_bandwidth
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement import effective
 from gpulaunch.placement.fabric import UNIT, Fabric
@@ -33,17 +33,17 @@ CARDS = {
 
 def switched(count: int, links: int, facts: Mapping[str, object]) -> Topology:
     """Make GPUs behind an NVSwitch."""
-    return wired_up(cards(count, nvswitch_links=links, **facts), lambda *_: Wire("SYS"))
+    return wired_up(cards(count, nvswitch_links=links, **facts), lambda *_: wiring("SYS"))
 
 
 def slots(point: Mapping[str, Any]) -> Topology:
     """Make PCIe cards at sockets, some of them joined by NVLink bridges."""
     near, each, bridged = point.get("near", "NODE"), point.get("each", 4), point.get("bridged", 1)
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         path = near if a // each == b // each else "SYS"
         links = point["bridges"] if a // bridged == b // bridged else 0
-        return Wire(path, links, peer_to_peer=not point.get("staged"))
+        return wiring(path, links, peer_to_peer=not point.get("staged"))
 
     return wired_up(cards(point["count"], **CARDS[point["card"]]), wire)
 
@@ -145,7 +145,7 @@ def test_one_instance_makes_it_a_ring() -> None:
     """The switch computes the sum for all GPUs of a set or for none."""
     gpus = cards(8, nvswitch_links=18, **H100)
     gpus[7] = replace(gpus[7], mig=Mig(7, "GPU-7", 0, "3g.40gb"))
-    fabric = Fabric(wired_up(gpus, lambda *_: Wire("SYS")))
+    fabric = Fabric(wired_up(gpus, lambda *_: wiring("SYS")))
     found = [effective.nvls_bandwidth(fabric, range(count)) > 0 for count in (7, 8)]
     assert found == [True, False]
 

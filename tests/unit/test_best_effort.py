@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
-from values import cards, cases, machine, posed, wired_up
+from values import cards, cases, machine, posed, wired_up, wiring
 
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.best_effort import best_of_partition, points
 from gpulaunch.placement.policies import place
@@ -58,7 +58,7 @@ def random_machine(rng: random.Random) -> Topology:
     """Draw a machine of 16 GPUs whose links have many equal points."""
     paths = rng.sample(["SYS", "NODE", "PHB", "PXB", "PIX"], rng.randrange(1, 4))
     nvlinks = rng.sample([0, 0, 1, 2, 3, 12], rng.randrange(1, 4))
-    return wired_up(cards(16), lambda *_: Wire(rng.choice(paths), rng.choice(nvlinks)))
+    return wired_up(cards(16), lambda *_: wiring(rng.choice(paths), rng.choice(nvlinks)))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,8 +92,8 @@ def test_on_a_dgx1(free: Gpus, count: int, required: Gpus, want: Gpus) -> None:
 def test_what_is_left_over_is_never_taken() -> None:
     """Two GPUs with more points than any three are not taken for three, where the plugin errs."""
 
-    def wire(a: int, b: int) -> Wire:
-        return Wire("PHB" if b < 3 else "SYS", 12 if (a, b) == (3, 4) else 0)
+    def wire(a: int, b: int) -> Wiring:
+        return wiring("PHB" if b < 3 else "SYS", 12 if (a, b) == (3, 4) else 0)
 
     assert best_of_partition(wired_up(cards(5), wire), range(5), 3) == (0, 1, 2)
 
@@ -109,14 +109,14 @@ def test_nvswitch_links_count() -> None:
     assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (10, 11, 12, 40)
 
 
-def test_a_required_gpu_of_another_machine() -> None:
-    """Among several machines the policy partitions the one that has the required GPU."""
-    nodes = tuple(frozenset(range(first, first + 4)) for first in range(0, 20, 4))
+def test_a_required_gpu_of_another_socket() -> None:
+    """Of two sockets the policy partitions the one that has the required GPU."""
+    sockets = frozenset(range(4)), frozenset(range(4, 8))
 
     def taken(*required: int) -> Gpus | None:
-        needs = Needs(required=frozenset(required), within=nodes)
-        placement = place(posed(machine("minsky-cluster"), 2, needs=needs), "best_effort")
+        needs = Needs(required=frozenset(required), within=sockets)
+        placement = place(posed(machine("dgx1-v100"), 2, needs=needs), "best_effort")
         return placement and placement.gpus
 
-    assert taken(6) == (6, 7)
+    assert taken(6) == (5, 6)
     assert taken(1, 6) is None

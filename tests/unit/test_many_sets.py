@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from values import V100, cards, cases, posed, request, wired_up
+from values import V100, cards, cases, posed, request, wired_up, wiring
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, State
 from gpulaunch.decide.explain import explain
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement import mapping, search
 from gpulaunch.placement.policies import Placement, place
@@ -25,9 +25,9 @@ def machine(count: int, seed: int) -> Topology:
     rng = random.Random(seed)
     gpus = [replace(gpu, numa_node=gpu.index * 2 // count) for gpu in cards(count, **V100)]
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         is_near = gpus[a].numa_node == gpus[b].numa_node
-        return Wire("PHB" if is_near else "SYS", rng.choice((0, 0, 1, 2)))
+        return wiring("PHB" if is_near else "SYS", rng.choice((0, 0, 1, 2)))
 
     return wired_up(gpus, wire)
 

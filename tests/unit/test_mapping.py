@@ -18,7 +18,7 @@ from mapping_problems import (
     switch,
 )
 from rivals import map_by_strategy_1, map_by_strategy_2
-from values import box, cards, machine, wired_up
+from values import box, cards, machine, wired_up, wiring
 
 from gpulaunch.lab.cluster.bisection import bisect
 from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
@@ -27,7 +27,6 @@ from gpulaunch.lab.cluster.mapping import MappingProblem, judge, nodes_in_use
 from gpulaunch.lab.cluster.multisect import to_nodes
 from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, scaled, summed
-from gpulaunch.machine.link import Wire
 
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))
 """The network of a single node."""
@@ -63,7 +62,7 @@ def test_nvlinks_in_the_tree_of_gpus() -> None:
     above GPUs carries what all NVLinks out of them do.
     """
     bridged = wired_up(
-        cards(4, nvlink_version=3), lambda a, b: Wire("PHB", 2 * ((a, b) in ((0, 1), (2, 3))))
+        cards(4, nvlink_version=3), lambda a, b: wiring("PHB", 2 * ((a, b) in ((0, 1), (2, 3))))
     )
     tree = gpu_tree(Node("n", bridged, ((0,),)))
     assert tree.parents == (-1, 0, 1, 1, 0, 4, 4)

@@ -50,7 +50,7 @@ CHAIN, STAR, CUBE = PATTERNS["chain"], PATTERNS["star"], PATTERNS["stencil_3d"]
 
 MINSKY, A100 = "power8-minsky", "a100-pcie-4gpu"
 DGX1, DGX_A100, DGX_H100 = "dgx1-v100", "dgx-a100", "dgx-h100"
-EIGHT_CARDS, CLUSTER = "pcie-8gpu-workstation", "minsky-cluster"
+EIGHT_CARDS = "pcie-8gpu-workstation"
 BOTH = Needs(required=frozenset((1, 6)))
 FAST = Needs(least_gb_per_s=50)
 WHOLE = Asked("summit", 2, busy=(5,), sensitive=False)
@@ -85,9 +85,6 @@ WHOLE = Asked("summit", 2, busy=(5,), sensitive=False)
         ("four fill the socket that is idle", Asked(DGX_H100, 4, busy=(1,)), (4, 5, 6, 7)),
         ("an odd one goes to the odd one", Asked(DGX_A100, 1, busy=(5,), sensitive=False), (4,)),
         ("four of a rack fill sockets that are whole", Asked("nvl72", 4, busy=(0,)), (2, 3, 4, 5)),
-        # several machines
-        ("four stay in one machine", Asked(CLUSTER, 4, busy=(0,)), (4, 5, 6, 7)),
-        ("three, if across its sockets", Asked(CLUSTER, 3, busy=(0,)), (1, 2, 3)),
     ],
 )
 def test_placement(sentence: str, asked: Asked, want: tuple[int, ...] | None) -> None:

@@ -14,11 +14,10 @@ from gpulaunch.decide.request import Request, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.problem import Weights
+from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
-DGX1, MINSKY, CLUSTER, PCIE8 = map(
-    load, ("dgx1-v100", "power8-minsky", "minsky-cluster", "pcie-8gpu-workstation")
-)
+DGX1, MINSKY, PCIE8 = map(load, ("dgx1-v100", "power8-minsky", "pcie-8gpu-workstation"))
 PLAIN = request(2, policy="preserve")
 
 
@@ -57,21 +56,16 @@ def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Re
 ACROSS = admit_only(MINSKY, ["0", "2"], "")
 UNJOINED = (0, 1, 2, 4, 5, 7)
 """What leaves GPUs 3 and 6 of a DGX-1, which no NVLink joins."""
-HALF = (0, 1, 4, 5, 8, 9, 12, 13, 16, 17)
-"""One socket of each machine of the cluster."""
 ANSWERS = {
     "where PCIe is left, a job with a least bandwidth waits": (
         *(asking(2, least_gb_per_s=40.0), DGX1, UNJOINED),
         "Wait: 2 GPUs requested with 40 GB/s at least: the best of the 2 free reach 12",
     ),
-    "a job that fits into one machine is in one": (asking(4), CLUSTER, (0, 1), [4, 5, 6, 7]),
-    "one that does not is in several": (asking(5), CLUSTER, (), [0, 1, 2, 3, 4]),
-    "so is one that does not fit now": (asking(3), CLUSTER, HALF, [2, 3, 6]),
-    "several machines are as slow as their network": (
-        *(asking(5, least_gb_per_s=2.0), CLUSTER, ()),
+    "more than the machine's links carry is refused": (
+        *(asking(4, least_gb_per_s=99.0), MINSKY, ()),
         (
-            "Refuse: 5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster "
-            "has reach 1.25"
+            "Refuse: 4 GPUs requested with 99 GB/s at least: the best of the 4 that power8-minsky "
+            "has reach 6"
         ),
     ),
     "by topo-aware-p a job waits where its utility would be too small": (
@@ -126,15 +120,16 @@ def test_least_utility_comes_before_the_system() -> None:
 
 def test_a_job_waits_for_what_was_not_tried() -> None:
     """A job is refused only after all was tried; else it waits, and is told what was not."""
-    far = admit_only(CLUSTER, ["0", "6"], "")
-    got = answer(replace(patient(1.0), required=far), CLUSTER)
-    assert got.startswith("Wait: ")
-    assert got.endswith("; there are too many placements to try them all")
     torus = load("torus-2d-16")
     apart = admit_only(torus, ["0", "10"], "")
     got = answer(replace(patient(1.0, 4), required=apart), torus)
     assert got.startswith("Refuse: ")
     assert "too many" not in got
+    all_to_all = PATTERNS["all_to_all"]
+    apart = admit_only(torus, [str(gpu) for gpu in (0, 2, 5, 7, 8, 10, 13, 15)], "")
+    got = answer(replace(patient(1.0, 9), required=apart, pattern=all_to_all), torus)
+    assert got.startswith("Wait: ")
+    assert got.endswith("; there are too many placements to try them all")
 
 
 # -------------------------------------------------------------------------------------- all at once
@@ -143,7 +138,7 @@ def test_a_job_waits_for_what_was_not_tried() -> None:
 def satisfies(request: Request, machine: Topology, gpus: Sequence[int]) -> bool:
     """Return whether these GPUs have all that the request wants of them together, written anew."""
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
-    sockets = [(gpu.node, gpu.numa_node) for gpu in chosen]
+    sockets = [gpu.numa_node for gpu in chosen]
     linked = {frozenset((link.a, link.b)) for link in machine.links if link.nvlink_count}
     together = reached(gpus[0], gpus, lambda a, b: frozenset((a, b)) in linked)
     return (
@@ -158,7 +153,7 @@ def satisfies(request: Request, machine: Topology, gpus: Sequence[int]) -> bool:
 
 
 def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
-    machine = rng.choice([DGX1, MINSKY, CLUSTER, PCIE8])
+    machine = rng.choice([DGX1, MINSKY, PCIE8])
     count = rng.choice([2, 2, 3, 4])
     free = [gpu.index for gpu in machine.gpus]
     leases = []
@@ -197,9 +192,3 @@ def test_against_trying_everything() -> None:
         else:
             possible = any(sets_that_would_do(request, machine, ()))
             assert (any(would_do), isinstance(decision, Refuse)) == (False, not possible), seed
-
-
-def test_a_preference_for_one_machine_gives_way() -> None:
-    """One machine is a preference: a job gets what it requires in two machines if need be."""
-    required = admit_only(CLUSTER, ["0", "4"], "")
-    assert answer(asking(2, required=required), CLUSTER) == [0, 4]

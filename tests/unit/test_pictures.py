@@ -4,12 +4,13 @@ import io
 import re
 
 import pytest
+from values import wiring
 
 from gpulaunch.cli.screen import make_console
 from gpulaunch.cli.topo import topology_lines
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
@@ -28,20 +29,20 @@ def machine(name: str, count: int, wire, *, split: int = 0, **facts) -> Topology
 
 
 MADE_UP = {
-    "one": machine("one", 1, lambda *_: Wire("SYS")),
+    "one": machine("one", 1, lambda *_: wiring("SYS")),
     "two-switches": machine(
-        "two-switches", 8, lambda a, b: Wire("PIX" if a // 4 == b // 4 else "PXB")
+        "two-switches", 8, lambda a, b: wiring("PIX" if a // 4 == b // 4 else "PXB")
     ),
     "long-socket": machine(
-        "long-socket", 16, lambda *_: Wire("NODE", 1), gpu={"nvlink_version": 3}
+        "long-socket", 16, lambda *_: wiring("NODE", 1), gpu={"nvlink_version": 3}
     ),
-    "mig": machine("mig", 4, lambda *_: Wire("SYS", 4), split=2, gpu={"nvlink_version": 3}),
+    "mig": machine("mig", 4, lambda *_: wiring("SYS", 4), split=2, gpu={"nvlink_version": 3}),
     "rack-split": machine(
-        "rack-split", 18, lambda *_: Wire("SYS"), split=9, gpu={"nvswitch_links": 18}
+        "rack-split", 18, lambda *_: wiring("SYS"), split=9, gpu={"nvswitch_links": 18}
     ),
-    "hostile": machine(HOSTILE, 2, lambda *_: Wire("PIX"), model=HOSTILE, source=HOSTILE),
+    "hostile": machine(HOSTILE, 2, lambda *_: wiring("PIX"), model=HOSTILE, source=HOSTILE),
 }
-SHIPPED = ("dgx1-v100", "dgx2", "gh200-4", "minsky-cluster", "nvl72", "summit", "torus-2d-16")
+SHIPPED = ("dgx1-v100", "dgx2", "gh200-4", "nvl72", "summit", "torus-2d-16")
 MACHINES = {name: load_described_machine(name)[0] for name in SHIPPED} | MADE_UP
 EVERY = pytest.mark.parametrize("topology", MACHINES.values(), ids=MACHINES)
 
@@ -94,7 +95,7 @@ def test_instances_below_their_card() -> None:
 def test_models_that_differ():
     """GPUs of several models have it at the end of their row."""
     gpus = (Gpu(0, "GPU-0", "A100", 80 << 30), Gpu(1, "GPU-1", "Tesla T4", 15 << 30))
-    lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: Wire("PIX")), "made up"))
+    lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: wiring("PIX")), "made up"))
     assert lines[0] == "mixed: 2 GPUs"
     found = [line.partition("?")[2].strip() for line in lines[2:4]]
     assert found == ["A100, 80 GiB", "Tesla T4, 15 GiB"]

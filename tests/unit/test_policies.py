@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from values import H100, V100, card, cards, wired_up
+from values import H100, V100, card, cards, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.levels import Distances, machine_tree
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.levels import distances, machine_tree
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import Placement, place, ranking
 from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
@@ -86,7 +86,7 @@ class Machine:
         )
         self.into_switch = np.zeros(count, np.int64)
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
-        self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
+        self.apart: set[Gpus] = set()  # pairs that meet between sockets
         for link in topology.links:
             a, b = self.at[link.a], self.at[link.b]
             planned = micro(link.nvlink_planned_gb_per_s) if link.nvlink_count else 0
@@ -103,33 +103,25 @@ class Machine:
                     self.into_switch[i] = (
                         topology.gpus[i].nvswitch_links * planned // link.nvlink_count
                     )
-            if link.pcie_path in ("SYS", "NET"):
+            if link.pcie_path == "SYS":
                 self.apart |= {(a, b), (b, a)}
         self.known: dict[Any, Any] = {}
 
     @cached_property
-    def socket(self) -> list[Gpus]:
-        """Return each GPU's socket as (node, lowest GPU); where none is known, one per node."""
+    def socket(self) -> list[int]:
+        """Return each GPU's socket as its lowest GPU; where none is known, there is one."""
         gpus = self.topology.gpus
         every = range(len(gpus))
-        found = [
-            (gpus[a].node, min(reached(a, every, lambda c, d: (c, d) not in self.apart)))
-            for a in every
-        ]
-        for node in {gpu.node for gpu in gpus}:
-            here = [i for i in every if gpus[i].node == node]
-            if len({found[i] for i in here}) == len(here) and all(
-                gpus[i].numa_node is None for i in here
-            ):
-                for i in here:
-                    found[i] = node, here[0]
+        found = [min(reached(a, every, lambda c, d: (c, d) not in self.apart)) for a in every]
+        if len(set(found)) == len(gpus) and all(gpu.numa_node is None for gpu in gpus):
+            return [0] * len(gpus)
         return found
 
     @cached_property
     def far(self) -> dict[Gpus, int]:
-        tree = machine_tree(self.topology)
+        far = distances(self.topology, machine_tree(self.topology))
         return {
-            (a, b): Distances(tree).between(self.indices[a], self.indices[b])
+            (a, b): far[self.indices[a]][self.indices[b]]
             for a, b in combinations(range(len(self.indices)), 2)
         }
 
@@ -363,8 +355,6 @@ def random_topology(rng: random.Random, count: int) -> Topology:
     blocks = [i * sockets // count for i in range(count)]
     drawn = rng.choice((blocks, [rng.randrange(sockets) for _ in indices]))
     socket = dict(zip(indices, drawn, strict=True))
-    several = rng.random() < 0.1
-    node = {index: int(several and socket[index] > 1) for index in indices}
     members = rng.sample(indices, rng.choice((0, 0, 0, min(2, count), count // 2, count, count)))
     most = rng.choice((2, 2, 3))
     into_switch = {gpu: rng.choice((2, most)) for gpu in members if len(members) > 1}
@@ -385,20 +375,17 @@ def random_topology(rng: random.Random, count: int) -> Topology:
             memory_bytes=1 << 34,
             numa_node=socket[index] if numa else None,
             nvswitch_links=into_switch.get(index, 0),
-            node=node[index],
             mig=Mig(index, f"GPU-{index}", 0, "1g.10gb") if index in instances else None,
             **card,
         )
         for index in indices
     ]
 
-    def wire(a: int, b: int) -> Wire:
-        if node[a] != node[b]:
-            return Wire("NET", pcie_gb_per_s=1.25)
+    def wire(a: int, b: int) -> Wiring:
         is_near = socket[a] == socket[b]
         links = rng.choice(nvlinks) if is_near or not only_within else 0
         path = rng.choice(near if is_near else far)
-        return Wire(path, 0 if {a, b} <= into_switch.keys() else links)
+        return wiring(path, 0 if {a, b} <= into_switch.keys() else links)
 
     return wired_up(gpus, wire)
 
@@ -516,7 +503,7 @@ def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
         for gpu, links in zip(cards(5, **V100), (2, 3, 2, 2, 0), strict=True)
     ]
     direct = {(0, 4): 1, (1, 4): 1, (2, 4): 2, (3, 4): 2}
-    machine = Machine(wired_up(gpus, lambda a, b: Wire("PHB", direct.get((a, b), 0))))
+    machine = Machine(wired_up(gpus, lambda a, b: wiring("PHB", direct.get((a, b), 0))))
     case = Case(machine, [*range(5)], [*range(5)], 4, "preserve", True, PATTERNS["ring"])
     assert place(case.problem(), "preserve").gpus == (1, 2, 4, 3)
     assert wanted(case.ranked()[0])[0] == (1, 2, 4, 3)

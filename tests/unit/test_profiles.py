@@ -11,7 +11,7 @@ from values import cases
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint
-from gpulaunch.profiles.profile import parse_profile
+from gpulaunch.profiles.profile import Profile, check_profile
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles").glob("[bw]*/*.toml"), key=lambda path: path.name)
@@ -44,7 +44,7 @@ def refused(name: str) -> UsageError:
 def test_refused(change: dict[str, Any]) -> None:
     """What is wrong by itself is refused."""
     with pytest.raises(FieldError):
-        parse_profile({"name": "job", **change})
+        check_profile({"name": "job", **change})
 
 
 TWICE = "name = 'job'\n[communication]\nedges = [[0, 1, 9], [1, 2, 1], [1, 0, 2]]\nsource = 'x'"
@@ -245,7 +245,7 @@ def test_batch_classes_are_the_published_data(network: str) -> None:
     path = ROOT / "profiles" / "generators" / "poisson.toml"
     published = tomllib.loads(path.read_text())["profile"]
     for weight, batch in ((4, 1), (3, 4), (2, 64), (1, 128)):
-        want = parse_profile({"name": "x", **published[f"{network}-b{batch}-n2"]})
+        want = Profile({"name": "x", **published[f"{network}-b{batch}-n2"]})
         got = load_profile(f"{network}@batch={batch}")
         assert (got.gpus, got.resources.duration_s) == (2, want.resources.duration_s)
         assert (got.split_slowdown, got.communication.weight) == (want.split_slowdown, weight)

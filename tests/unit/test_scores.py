@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
-from values import V100, cards, cases, machine, posed, wired_up
+from values import V100, cards, cases, machine, posed, wired_up, wiring
 
-from gpulaunch.machine.link import Wire
+from gpulaunch.placement import mapping
 from gpulaunch.placement.effective import mapa_equation
 from gpulaunch.placement.fabric import Fabric
-from gpulaunch.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
+from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge
 
@@ -89,7 +89,9 @@ def drawn_edges(rng: random.Random, ranks: int) -> list[Edge]:
 
 @pytest.mark.parametrize("slowest_first", [True, False])
 @pytest.mark.parametrize("pattern", ["ring", "given"])
-def test_mapping_of_many_ranks(pattern: str, *, slowest_first: bool) -> None:
+def test_mapping_of_many_ranks(
+    pattern: str, monkeypatch: pytest.MonkeyPatch, *, slowest_first: bool
+) -> None:
     """Beyond eight ranks the order is no worse than by index, nor far from a long search's."""
     for seed in range(2):
         rng = random.Random(f"{pattern} {seed}")
@@ -98,15 +100,16 @@ def test_mapping_of_many_ranks(pattern: str, *, slowest_first: bool) -> None:
         nvlinks = {pair: rng.choice((0, 0, 0, 1, 2)) for pair in pairs}
         if seed % 2:  # a wiring that suits the index order
             nvlinks |= {(gpu, gpu + 1): 2 for gpu in range(ranks - 1)} | {(0, ranks - 1): 2}
-        wires = {pair: Wire("SYS", nvlinks[pair], float(rng.randrange(3, 13))) for pair in pairs}
+        wires = {pair: wiring("SYS", nvlinks[pair], float(rng.randrange(3, 13))) for pair in pairs}
         fabric = Fabric(wired_up(cards(ranks, **V100), lambda a, b, wires=wires: wires[a, b]))
         edges = drawn_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
         weights = [kind.weight for kind in fabric.kinds]
         mapper = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
-        got, best = (
-            mapper.best(range(ranks), slowest_first=slowest_first, kicks=kicks)
-            for kicks in (MOST_KICKS, 40)
-        )
+        got = mapper.best(range(ranks), slowest_first=slowest_first)
+        monkeypatch.setattr(mapping, "MOST_KICKS", 40)
+        longer = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
+        best = longer.best(range(ranks), slowest_first=slowest_first)
+        monkeypatch.undo()
         by_index = mapper.figures(range(ranks))
         assert sorted(got.gpus) == list(range(ranks))
         if slowest_first:

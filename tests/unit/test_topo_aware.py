@@ -4,25 +4,25 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, combinations, permutations, product
+from itertools import chain, combinations, permutations
 from math import comb, sqrt
 from typing import NamedTuple
 
 import pytest
-from values import V100, cards, cases, posed, wired_up
+from values import V100, cards, cases, posed, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.levels import Distances, machine_tree
-from gpulaunch.machine.link import Wire
+from gpulaunch.machine.levels import distances, machine_tree
+from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import place
 from gpulaunch.placement.problem import Weights
 from gpulaunch.placement.search import MOST_SETS
 from gpulaunch.placement.topo_aware import Valuation, cut_in_two, job_weights, place_tasks, utility
-from gpulaunch.records import as_list, replace
+from gpulaunch.records import as_list
 
 
 class Machine(NamedTuple):
@@ -47,7 +47,7 @@ class Machine(NamedTuple):
         problem = posed(self.topology, ranks, free=free, slowdown=slowdown, begun=begun)
         problem.edges = all_to_all(ranks) if edges is None else edges
         worst = max(0.1, *(slowdown[gpu] for gpu in free))
-        return Valuation(problem, self.gpus, weights or Weights(), worst)
+        return Valuation(problem, weights or Weights(), worst)
 
     def place(self, ranks, free=None, **job):
         """Return place_tasks' answer."""
@@ -69,7 +69,7 @@ def described(name: str) -> Machine:
 def laid_out(topology: Topology) -> Machine:
     tree = machine_tree(topology)
     sockets = {gpu: i for i, socket in enumerate(tree.sockets) for gpu in socket.gpus}
-    far = {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
+    far = {(a, b): way for a, row in distances(topology, tree).items() for b, way in row.items()}
     return Machine(topology, sockets, far)
 
 
@@ -281,7 +281,7 @@ def test_only_what_is_allowed():
 
 def test_what_is_not_all_tried():
     """Of too many sets it is what the algorithm as published makes, if that will do."""
-    wire = lambda a, b: Wire("NODE" if a // 2 == b // 2 else "SYS", 1)  # noqa: E731
+    wire = lambda a, b: wiring("NODE" if a // 2 == b // 2 else "SYS", 1)  # noqa: E731
     rack = laid_out(wired_up(cards(24, **V100), wire))
     assert comb(24, 8) > MOST_SETS
     value = rack.value(8)
@@ -321,17 +321,13 @@ def test_timeline(ranks, free, noise, want):
 def test_groups_of_a_large_job():
     """Of 32 tasks, 8 groups of four heavy talkers get a socket each, though all talk a little."""
 
-    def wire(a: int, b: int) -> Wire:
-        if a // 4 == b // 4:
-            return Wire("NODE", 1)
-        return Wire("SYS") if a // 8 == b // 8 else Wire("NET", 0, 10.0)
+    def wire(a: int, b: int) -> Wiring:
+        return wiring("NODE", 1) if a // 4 == b // 4 else wiring("SYS")
 
-    nodes = laid_out(
-        wired_up([replace(gpu, node=gpu.index // 8) for gpu in cards(32, **V100)], wire)
-    )
+    machine = laid_out(wired_up(cards(32, **V100), wire))
     pairs = list(combinations(range(32), 2))
     heavy = [(a, b, 10.0) for a, b in pairs if a % 8 == b % 8]
-    gpus = nodes.place(
+    gpus = machine.place(
         32, edges=[(a, b, 0.1) for a, b in pairs if a % 8 != b % 8 and (a + b) % 3 == 0] + heavy
     )
-    assert {nodes.far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
+    assert {machine.far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}

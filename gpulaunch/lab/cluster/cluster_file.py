@@ -30,7 +30,7 @@ from gpulaunch.lab.cluster.network import (
 from gpulaunch.lab.cluster.traffic import MOST_WEIGHT, RankTraffic, summed
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import parse_cpuset
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_file import read_edges
 
@@ -136,18 +136,12 @@ def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:
 def _load_machine(document: Document, name: str, where: Path) -> Topology:
     """Read a machine by name, or by a path from the directory of the cluster file."""
     if is_path(name):
-        topology = load_described_machine(os.path.join(os.path.dirname(document.path), name))[0]
-    else:
-        try:
-            topology = load_described_machine(name)[0]
-        except UsageError as problem:
-            located = document.located((*where, "machine"), problem.message)
-            raise UsageError(located, problem.hint) from None
-    if len(machines(topology)) > 1:
-        raise FieldError(
-            (*where, "machine"), f"machine: {topology.name} is several machines, and one is needed"
-        )
-    return topology
+        return load_described_machine(os.path.join(os.path.dirname(document.path), name))[0]
+    try:
+        return load_described_machine(name)[0]
+    except UsageError as problem:
+        located = document.located((*where, "machine"), problem.message)
+        raise UsageError(located, problem.hint) from None
 
 
 def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> list[Node]:

@@ -405,11 +405,7 @@ class NvlinkEnd(Record):
 
 
 def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, NvlinkEnd]:
-    """Return all NVLinks of a card by number; {} for a card without.
-
-    Args:
-        compute_capability: that of the card, or None if unknown.
-    """
+    """Return all NVLinks of a card by number; {} for a card without."""
     told = _fields(card, compute_capability)
     return {
         link: _nvlink(card, link, compute_capability, told) if state else NvlinkEnd(active=False)
@@ -418,11 +414,7 @@ def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, 
 
 
 def find_nvlinks_down(card: NvmlDevice, compute_capability: str | None) -> list[int]:
-    """Return the numbers of a card's NVLinks that are down; [] if none is up, as without a bridge.
-
-    Args:
-        compute_capability: that of the card, or None if unknown.
-    """
+    """Return the numbers of NVLinks that are down; [] if none is up, as without a bridge."""
     states = _nvlink_states(card, _fields(card, compute_capability))
     return [link for link, state in states.items() if not state] if any(states.values()) else []
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpulaunch.errors import FailedError, counted
 from gpulaunch.machine.driver import Build, Finding
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link import Wiring, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, read_nvlinks
 from gpulaunch.machine.topology import Topology
@@ -71,14 +71,14 @@ def probe() -> tuple[Build, dict[int, ProbedCard]]:
     direct = _count_direct_nvlinks(parts, known)
     lost: set[int] = set()
 
-    def wire(a: int, b: int) -> Wire:
+    def wire(a: int, b: int) -> Wiring:
         here, there = parts[a].card, parts[b].card
         try:
-            return Wire(here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there))
+            return here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there)
         except nvml.LostGpuError as problem:  # the card answered a moment ago
             problems.append(str(problem))
             lost.add(a)
-            return Wire("SYS")
+            return "SYS", 0, None, None
 
     links = wired(gpus, wire)
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
@@ -259,27 +259,13 @@ def _report_compute_modes(cards: dict[int, ProbedCard]) -> list[Finding]:
 
 
 def _report_nvlinks(cards: dict[int, ProbedCard]) -> list[Finding]:
-    """Report NVLinks that are down.
-
-    If none is up at all, the cards may just have no bridge, unless they are made for one.
-    """
-    linked = {card: part.nvlinks for card, part in cards.items() if part.nvlinks}
-    if not linked:
-        return []
-    if not any(end.active for ends in linked.values() for end in ends.values()):
-        meant = any(word in part.gpu.model for part in cards.values() for word in _ALWAYS_LINKED)
-        if not meant:
-            return [Finding("NVLink", "ok", "no link is up")]
-        hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
-        return [Finding("NVLink", "warning", "no link is up", hint)]
-    found = []
-    for card, ends in linked.items():
-        down = [number for number, end in ends.items() if not end.active]
-        if down:
-            links = f"{'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))}"
-            hint = (
-                f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the "
-                "links that are up"
-            )
-            found.append(Finding("NVLink", "warning", f"GPU {card}: {links} down", hint))
-    return found or [Finding("NVLink", "ok", "every link is up")]
+    """Report whether all NVLinks are up, or none; the health of a GPU names those that are down."""
+    up = [end.active for part in cards.values() for end in part.nvlinks.values()]
+    if any(up) or not up:
+        return [Finding("NVLink", "ok", "every link is up")] if up and all(up) else []
+    # The cards may just have no bridge, unless they are made for one.
+    meant = any(word in part.gpu.model for part in cards.values() for word in _ALWAYS_LINKED)
+    if not meant:
+        return [Finding("NVLink", "ok", "no link is up")]
+    hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
+    return [Finding("NVLink", "warning", "no link is up", hint)]
