@@ -17,6 +17,7 @@ from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Keeper, Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import members, nested_processes
+from gpulaunch.leases.lease import Share
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
@@ -45,7 +46,6 @@ from gpulaunch.records import as_list
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:  # few launches share
-    from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 
@@ -77,7 +77,7 @@ class ProcessKeeper(Keeper):
     """
 
     def __init__(
-        self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
+        self, launch: Launch, table: Table, record: Draft, share: Share | None = None
     ) -> None:
         super().__init__(launch, table, record, share)
         self._membership: Membership | None = None
