@@ -89,9 +89,8 @@ class PlaceInQueue:
         self._has_slept = False
         self._draft = table.draft()
         _waiting.add(self)
-        timeout_s = launch.wait_timeout_s
         try:
-            with table.locked(float("inf") if timeout_s is None else timeout_s) as locked:
+            with table.locked(launch.lock_patience_s) as locked:
                 ticket = ticket_of(launch, self._draft.id, locked.next_number())
                 locked.publish(self._draft, ticket)
                 with suppress(OSError):  # then those behind it look now and then
