@@ -152,9 +152,6 @@ class Events:
         """
         return self
 
-    def detached(self) -> None:
-        """Hear that it goes on in a session of its own, where nobody looks at it."""
-
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Hear why the launch joins the queue, and which leases and earlier tickets there are."""
 

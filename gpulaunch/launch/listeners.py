@@ -177,17 +177,17 @@ _KILL_AFTER_S = 5  # after TERM
 
 
 class Notifier(Events):
-    """What runs a shell command of the user's for each event of a launch, beside this process."""
+    """What runs a shell command of the user's for each event of a launch, beside this process.
 
-    def __init__(self, launch: Launch, command: str) -> None:
+    Args:
+        is_awaited: whether nobody looks at the launch, as at a detached one.
+    """
+
+    def __init__(self, launch: Launch, command: str, *, is_awaited: bool) -> None:
         self._command = command
         self._about: dict[str, str | None] = {"name": launch.name}
         self._started_s: float | None = None
-        self._is_awaited = False
-
-    def detached(self) -> None:
-        """Hear that nobody looks at the launch."""
-        self._is_awaited = True
+        self._is_awaited = is_awaited
 
     def waiting(self, _reason: str, _seen: Snapshot) -> None:
         """Hear that its user may have gone."""
