@@ -6,12 +6,12 @@ MPS. Under it the table is read and, if it has changed, decided upon again.
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
-from gpulaunch.errors import NotShareableError
+from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
 from gpulaunch.launch.launch import Events, K, Launch, lease_of
 from gpulaunch.launch.surroundings import see_again
@@ -173,7 +173,8 @@ def _take(
         if taken is None:
             return None
         if place:
-            place.wake_others(state, taken.uuids)
+            with suppress(FailedError):  # what this launch wanted and did not take is free
+                place.wake_next(state, taken.uuids)
         return keeper
 
 
