@@ -69,10 +69,13 @@ class LaunchInHistory(Events):
     def _asked(self) -> dict[str, Any]:
         """Return the fields that are known before the launch has its GPUs."""
         launch, request = self._launch, self._launch.request
+        directory = ""
+        with suppress(OSError):  # it may have been removed
+            directory = os.getcwd()
         return {
             "name": launch.name,
             "command": shortened(redacted(launch.command)),
-            "directory": _working_directory(),
+            "directory": directory,
             "topology": launch.machine.topology.name,
             "described": launch.machine.key is not None,
             "table": own_table(),
@@ -86,13 +89,6 @@ class LaunchInHistory(Events):
             "launcher": as_list(this_process()),
             "boot_id": boot_id(),
         }
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return ""
 
 
 _OPTION = "-o json_status_fd"

@@ -33,7 +33,7 @@ from gpulaunch.process.ending import (
     wait_for_one,
 )
 from gpulaunch.process.identity import Process
-from gpulaunch.process.job import Job, cpus_near
+from gpulaunch.process.job import Job
 from gpulaunch.process.system import (
     command_text,
     identify,
@@ -149,7 +149,9 @@ class ProcessKeeper(Keeper):
         nodes = {(gpu.node, gpu.numa_node) for gpu in gpus}
         if not self.launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
             return frozenset()
-        return cpus_near(gpus[0].cpuset)
+        allowed = os.sched_getaffinity(0)
+        near = gpus[0].cpuset & allowed
+        return frozenset() if near == allowed else near
 
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; return its wait status, or None if it runs longer than the limit.
