@@ -101,7 +101,7 @@ def _run(
     """Run a launch, detached if it was told so, and return or raise its outcome."""
     reporter = Reporter(options)
     try:
-        reporter.concerns(launch, before)
+        reporter.concerns(launch, before, is_detached=told is not None)
         if told:
             reporter.announce(told)
         if before:
@@ -140,7 +140,9 @@ class Reporter(Events):
         """Print a warning."""
         tell_of(self._options)(text)
 
-    def concerns(self, launch: Launch, before: "Sequence[Predecessor]" = ()) -> None:
+    def concerns(
+        self, launch: Launch, before: "Sequence[Predecessor]" = (), *, is_detached: bool = False
+    ) -> None:
         """Say which launch it is; of docker's this is known once its client asks for a container.
 
         Raises:
@@ -152,7 +154,7 @@ class Reporter(Events):
             self._history = LaunchInHistory(launch, [one.text for one in before])
             self._listeners.append(self._history)
         if launch.notify and EVENT_VARIABLE not in os.environ:  # else such a command has started it
-            self._listeners.append(Notifier(launch, launch.notify))
+            self._listeners.append(Notifier(launch, launch.notify, is_awaited=is_detached))
         if launch.recorded_in or options.record_to:
             # late: few launches are recorded
             from gpulaunch.lab.measure.recording import recorder_of
@@ -171,8 +173,6 @@ class Reporter(Events):
         assert self._history  # noqa: S101  without a history nothing is detached
         from gpulaunch.cli.detach import Detachment
 
-        for listener in self._listeners:
-            listener.detached()
         self._detachment = Detachment(told, self._history, self.ended)
 
     def _answer(self, standing: str) -> None:

@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gpulaunch.decide.decision import (
     Decision,
@@ -27,14 +27,10 @@ from gpulaunch.decide.needs import (
     why_hopeless,
 )
 from gpulaunch.decide.request import Request, Unfit, with_count
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.queue import barring, competing, last_before, queued
 from gpulaunch.machine.gpu import Gpu, gpus_text
 from gpulaunch.records import replace
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.lease import EngineJob
-
 
 T = TypeVar("T")
 
@@ -99,7 +95,7 @@ def _decide_alone(request: Request, state: State) -> Decision:
     return decision
 
 
-def _decide_for_rank(request: Request, job: "EngineJob", state: State) -> Decision:
+def _decide_for_rank(request: Request, job: EngineJob, state: State) -> Decision:
     """Decide for one of several ranks that divide GPUs: as the first did, if it has begun."""
     admitted = admitted_gpus(request, state.topology, state.within)
     count = _count_for_all(request, job, admitted)
@@ -155,7 +151,7 @@ def _grant_group(
     return Grant("as is set for its ranks", placement, problem)
 
 
-def _count_for_all(request: Request, job: "EngineJob", admitted: Sequence[Gpu]) -> int | Unfit:
+def _count_for_all(request: Request, job: EngineJob, admitted: Sequence[Gpu]) -> int | Unfit:
     """Return how many GPUs the ranks on this node have together: as many for each.
 
     Args:
@@ -173,7 +169,7 @@ def _count_for_all(request: Request, job: "EngineJob", admitted: Sequence[Gpu]) 
     return count
 
 
-def _group_of(job: "EngineJob", leases: Sequence[Lease], count: int) -> tuple[str, ...] | Unfit:
+def _group_of(job: EngineJob, leases: Sequence[Lease], count: int) -> tuple[str, ...] | Unfit:
     """Return the UUIDs of the GPUs that a step's ranks have here; empty if none has begun."""
     for lease in leases:
         if lease.is_of(job) and lease.engine_job and lease.engine_job.group:
@@ -187,7 +183,7 @@ def _group_of(job: "EngineJob", leases: Sequence[Lease], count: int) -> tuple[st
     return ()
 
 
-def _own_part(job: "EngineJob", group: Sequence[T]) -> Sequence[T]:
+def _own_part(job: EngineJob, group: Sequence[T]) -> Sequence[T]:
     """Return those of a step's GPUs, in rank order, that the launch's own rank has."""
     each = len(group) // job.ranks
     return group[job.local_rank * each : (job.local_rank + 1) * each]

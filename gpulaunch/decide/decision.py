@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.request import Request
-from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.leases.lease import Lease, Share, Ticket
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu, gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import Placement
 from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.records import Record
 
-if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.leases.lease import Share
-    from gpulaunch.machine.driver import OutsideUse
+if TYPE_CHECKING:  # few launches share
     from gpulaunch.sharing.interference import Verdict
 
 
@@ -32,7 +31,7 @@ class State(Record):
 
     topology: Topology
     leases: Sequence[Lease] = ()
-    outside: "Sequence[OutsideUse]" = ()
+    outside: Sequence[OutsideUse] = ()
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0
@@ -61,7 +60,7 @@ class ShareOption(Record):
     residents: tuple[Lease, ...]
     verdict: "Verdict"
     refusal: str | None
-    share: "Share | None" = None
+    share: Share | None = None
 
 
 class Grant(Record):
@@ -164,7 +163,7 @@ def too_few_text(
     count: int,
     free: int,
     admitted: int,
-    users: "Sequence[OutsideUse]",
+    users: Sequence[OutsideUse],
     *,
     narrowed: bool,
     unfit: Sequence[str] = (),

@@ -2,21 +2,17 @@
 # pure: decides on plain values
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import State
 from gpulaunch.decide.request import Request, Unfit
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.queue import ENDLESS, Claim
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import CHEAPEST_POLICY, POLICIES, Placement, all_tried, place
 from gpulaunch.placement.problem import Needs, PlacementProblem
 from gpulaunch.records import Record, replace
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.lease import EngineJob
-    from gpulaunch.machine.driver import OutsideUse
 
 _LEAST_SLOWDOWN = 0.02
 """Slowdowns below are taken for noise of measurement."""
@@ -65,7 +61,7 @@ def leased_until_s(
     topology: Topology,
     leases: Sequence[Lease],
     within: Lease | None = None,
-    job: "EngineJob | None" = None,
+    job: EngineJob | None = None,
 ) -> dict[str, float]:
     """Return when the GPUs that others hold are free at the latest, by UUID; see Lease.ends_s.
 
@@ -101,7 +97,7 @@ class Reach(Record):
 
     scope: Sequence[Gpu]
     admitted: Sequence[Gpu]
-    used: "dict[str, OutsideUse]"
+    used: dict[str, OutsideUse]
     unfit: dict[str, str]
     free: Sequence[Gpu]
     busy_until_s: dict[str, float]
@@ -122,7 +118,7 @@ def reach_of(
     return Reach(scope, admitted, used, unfit, free, busy_until_s)
 
 
-def used_outside(state: State, leased: Collection[str]) -> "dict[str, OutsideUse]":
+def used_outside(state: State, leased: Collection[str]) -> dict[str, OutsideUse]:
     """Return the use of GPUs without a lease, by UUID, or why one is out of service.
 
     Inside a lease nobody uses its GPUs, and a drain lets it go on; a GPU that a fault bars does not

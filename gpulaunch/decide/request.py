@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
+from gpulaunch.leases.lease import Client, EngineJob
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu, gpus_named, is_of_profile, parse_mig_profile
 from gpulaunch.machine.topology import Topology, counts_as_cuda
@@ -15,8 +16,7 @@ from gpulaunch.placement.problem import Weights
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, as_dict, replace
 
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.lease import Client, EngineJob
+if TYPE_CHECKING:  # few launches share
     from gpulaunch.sharing.caps import Search
     from gpulaunch.sharing.speed import Capacity
 
@@ -89,7 +89,7 @@ class Sharing(Record):
         is_guess: whether its figures only stand for the part that it asks for.
     """
 
-    client: "Client"
+    client: Client
     sm_percentage: int | None
     user_id: int
     capacities: "Mapping[str, Capacity]"
@@ -145,7 +145,7 @@ class Request(Record):
     exclusive_reason: str | None = None
     ends_within_s: float | None = None
     in_order: bool = False
-    engine_job: "EngineJob | None" = None
+    engine_job: EngineJob | None = None
     least_gpus: int | None = None
 
     @property

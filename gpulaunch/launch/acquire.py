@@ -5,32 +5,30 @@ MPS. Under it the table is read and, if it has changed, decided upon again.
 """
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
-from gpulaunch.errors import NotShareableError
+from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
 from gpulaunch.launch.launch import Events, K, Launch, lease_of
 from gpulaunch.launch.surroundings import see_again
-from gpulaunch.leases.lease import Lease, Ticket
+from gpulaunch.leases.lease import Lease, Share, Ticket
+from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.records import replace
 
-if TYPE_CHECKING:  # few launches share, or wait
-    from collections.abc import Callable
-
+if TYPE_CHECKING:  # few launches wait
     from gpulaunch.launch.place_in_queue import PlaceInQueue
-    from gpulaunch.leases.lease import Share
-    from gpulaunch.leases.record_file import Draft
 
 
 def acquire(
     launch: Launch,
     table: Table,
     events: Events,
-    make: "Callable[[Launch, Table, Draft, Share | None], K]",
+    make: Callable[[Launch, Table, Draft, Share | None], K],
     given_up: int | None = None,
 ) -> K:
     """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
@@ -62,7 +60,7 @@ def acquire(
             if isinstance(decision, Wait) and place is None:
                 # Without the lock the table is not read at one moment: what one job has just
                 # released and what it took before may both seem to be in use.
-                with table.locked(_lock_patience_s(launch)) as locked:
+                with table.locked(launch.lock_patience_s) as locked:
                     state = state_of(launch, locked.read(), state.outside)
                 decision = decide(launch.request, state)
             if isinstance(decision, Grant):
@@ -132,20 +130,13 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
     return see_again(launch)
 
 
-def _lock_patience_s(launch: Launch) -> float | None:
-    """Return how long to wait for the host-wide lock; None for as long as any launch does."""
-    if not launch.wait:
-        return None
-    return float("inf") if launch.wait_timeout_s is None else launch.wait_timeout_s
-
-
 def _take(
     launch: Launch,
     table: Table,
     grant: Grant,
     state: State,
     place: "PlaceInQueue | None",
-    make: "Callable[[Launch, Table, Draft, Share | None], K]",
+    make: Callable[[Launch, Table, Draft, Share | None], K],
 ) -> K | None:
     """Take what is granted under the host-wide lock; None if another launcher was faster.
 
@@ -160,7 +151,7 @@ def _take(
         try:
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             keeper = make(launch, table, record, share)
-            with table.locked(_lock_patience_s(launch)) as locked:
+            with table.locked(launch.lock_patience_s) as locked:
                 now_seen = state_of(
                     launch, locked.read(place.ticket if place else None), state.outside
                 )
@@ -182,13 +173,14 @@ def _take(
         if taken is None:
             return None
         if place:
-            place.wake_others(state, taken.uuids)
+            with suppress(FailedError):  # what this launch wanted and did not take is free
+                place.wake_next(state, taken.uuids)
         return keeper
 
 
 def _prepare_share(
     launch: Launch, table: Table, grant: Grant
-) -> "AbstractContextManager[Share | None]":
+) -> AbstractContextManager[Share | None]:
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
     option = grant.share_option
     if option is None:
@@ -199,7 +191,7 @@ def _prepare_share(
     return ready_to_share(option.share, option.residents, launch.mps, table)
 
 
-def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share | None") -> bool:
+def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: Share | None) -> bool:
     """Return whether a decision that was made again needs the very MPS daemon that is ready."""
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
         return state.within is not None or prepared is None
@@ -212,7 +204,7 @@ def _suits_daemon(launch: Launch, grant: Grant, state: State, prepared: "Share |
     )
 
 
-def _share_of(grant: Grant, ready: "Share | None") -> "Share | None":
+def _share_of(grant: Grant, ready: Share | None) -> Share | None:
     """Return the share of what is granted, with the MPS daemon that is ready."""
     option = grant.share_option
     if option is None or option.share is None or ready is None:

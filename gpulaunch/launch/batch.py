@@ -74,11 +74,6 @@ class Result(Record):
     started_s: float | None
     ended_s: float | None
 
-    @property
-    def is_final(self) -> bool:
-        """True if the job has run to its own end."""
-        return self.started_s is not None and not self.interrupted
-
 
 class ResultsFile:
     """The results of one batch, locked against other batches.
@@ -546,4 +541,6 @@ class Batch:
 def _ended(task: Task, results: ResultsFile) -> Result | None:
     """Return the result of a task that has run to its own end, by an earlier run of the batch."""
     result = results.results.get(task.id)
-    return result if result and result.digest == task.digest and result.is_final else None
+    if result is None or result.digest != task.digest:
+        return None
+    return result if result.started_s is not None and not result.interrupted else None

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -290,8 +290,8 @@ def has_own(table: Table, text: str, machine: Machine | None) -> bool:
     return any(one.user_id == os.geteuid() for one in _fitting(table, text, machine))
 
 
-def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
-    """Yield the ids of this user's live tickets and leases, and read the table anew for each.
+def own_ids(table: Table, machine: Machine | None) -> list[str]:
+    """Return the ids of this user's live tickets and leases.
 
     Tickets come first, since their launches would take GPUs that become free, and leases before
     those inside them.
@@ -299,14 +299,7 @@ def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
     Args:
         machine: the machine of the records; None for any.
     """
-    seen: set[str] = set()
-    while True:
-        own = [record.id for record in _records(table, machine) if record.user_id == os.geteuid()]
-        new = next((record_id for record_id in own if record_id not in seen), None)
-        if new is None:
-            return
-        seen.add(new)
-        yield new
+    return [record.id for record in _records(table, machine) if record.user_id == os.geteuid()]
 
 
 def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | Ticket]:

@@ -84,6 +84,13 @@ class Launch(Record):
     docker: str = "engine"
     notify: str | None = None
 
+    @property
+    def lock_patience_s(self) -> float | None:
+        """Seconds to wait for the host-wide lock; None for as long as any launch does."""
+        if not self.wait:
+            return None
+        return float("inf") if self.wait_timeout_s is None else self.wait_timeout_s
+
 
 class Keeper:
     """The keeper of a lease: made before it is taken, so that its record has the pid of the job.
@@ -144,9 +151,6 @@ class Events:
             GpulaunchError: it is not to go on, as where it cannot be measured as it should be.
         """
         return self
-
-    def detached(self) -> None:
-        """Hear that it goes on in a session of its own, where nobody looks at it."""
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Hear why the launch joins the queue, and which leases and earlier tickets there are."""

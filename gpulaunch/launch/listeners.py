@@ -69,10 +69,13 @@ class LaunchInHistory(Events):
     def _asked(self) -> dict[str, Any]:
         """Return the fields that are known before the launch has its GPUs."""
         launch, request = self._launch, self._launch.request
+        directory = ""
+        with suppress(OSError):  # it may have been removed
+            directory = os.getcwd()
         return {
             "name": launch.name,
             "command": shortened(redacted(launch.command)),
-            "directory": _working_directory(),
+            "directory": directory,
             "topology": launch.machine.topology.name,
             "described": launch.machine.key is not None,
             "table": own_table(),
@@ -86,13 +89,6 @@ class LaunchInHistory(Events):
             "launcher": as_list(this_process()),
             "boot_id": boot_id(),
         }
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return ""
 
 
 _OPTION = "-o json_status_fd"
@@ -177,17 +173,17 @@ _KILL_AFTER_S = 5  # after TERM
 
 
 class Notifier(Events):
-    """What runs a shell command of the user's for each event of a launch, beside this process."""
+    """What runs a shell command of the user's for each event of a launch, beside this process.
 
-    def __init__(self, launch: Launch, command: str) -> None:
+    Args:
+        is_awaited: whether nobody looks at the launch, as at a detached one.
+    """
+
+    def __init__(self, launch: Launch, command: str, *, is_awaited: bool) -> None:
         self._command = command
         self._about: dict[str, str | None] = {"name": launch.name}
         self._started_s: float | None = None
-        self._is_awaited = False
-
-    def detached(self) -> None:
-        """Hear that nobody looks at the launch."""
-        self._is_awaited = True
+        self._is_awaited = is_awaited
 
     def waiting(self, _reason: str, _seen: Snapshot) -> None:
         """Hear that its user may have gone."""

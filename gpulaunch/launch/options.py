@@ -15,9 +15,6 @@ from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, qu
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.units import parse_duration, parse_size
-from gpulaunch.leases.lease import IDLE_AFTER_S, OBJECTIVES
-from gpulaunch.leases.record import PUBLISHED
-from gpulaunch.sharing.mps_directories import PATIENCE_S
 
 if TYPE_CHECKING:
     from gpulaunch.placement.problem import Weights
@@ -95,6 +92,20 @@ def parse_policy(text: str) -> str:
     from gpulaunch.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
+
+
+def parse_objective(text: str) -> str:
+    """Return the name of a purpose of sharing."""
+    from gpulaunch.leases.lease import OBJECTIVES
+
+    return one_of(OBJECTIVES, "objective")(text)
+
+
+def parse_published(text: str) -> str:
+    """Return what others may read of a command."""
+    from gpulaunch.leases.record import PUBLISHED
+
+    return one_of(PUBLISHED, "part of a command")(text)
 
 
 def parse_way(text: str) -> str:
@@ -392,11 +403,8 @@ class Options:
         "keeps them no more",
         600.0,
     )
-    idle_after = DefaultedOption(
-        parse_duration,
-        "TIME",
-        "after how long without work on its GPUs a job is told",
-        IDLE_AFTER_S,
+    idle_after = Option(
+        parse_duration, "TIME", "after how long without work on its GPUs a job is told"
     )
     idle_limit = Option(
         parse_duration, "TIME", "end a job, with status 124, after so long without work on its GPUs"
@@ -427,14 +435,10 @@ class Options:
         parse_percentage, "PERCENT", "SMs that a job that shares is to have: 1 to 100", typed=True
     )
     objective = Option(
-        one_of(OBJECTIVES, "objective"),
-        "NAME",
-        "what sharing is for: throughput (default), energy, product",
+        parse_objective, "NAME", "what sharing is for: throughput (default), energy, product"
     )
     mps_directory = Option(parse_directory, "DIR", "where the MPS daemons have their directories")
-    mps_timeout = DefaultedOption(
-        parse_duration, "TIME", "how long an MPS daemon may take to answer", PATIENCE_S
-    )
+    mps_timeout = Option(parse_duration, "TIME", "how long an MPS daemon may take to answer")
     bind_cpu = OnOff("", "run on the CPUs next to the GPUs (default)", default=True)
     visible = Option(
         one_of(VISIBLE, "part of a step's GPUs"),
@@ -467,7 +471,7 @@ class Options:
         "host",
     )
     publish = DefaultedOption(
-        one_of(PUBLISHED, "part of a command"),
+        parse_published,
         "command|program|nothing",
         "what others can read of a job's command",
         "command",
@@ -495,7 +499,9 @@ class Options:
             read_document(path) for path in (user_config, SYSTEM_CONFIG) if os.path.exists(path)
         ]
         for config in self._configs:
-            _check_keys(config)
+            for key in [key for key in config.data if key not in SETTINGS]:
+                meant = did_you_mean(key, SETTINGS) or ": 'gpulaunch help settings' lists them"
+                raise config.error(FieldError((key,), f"unknown setting {quoted(key)}{meant}"))
         self._profile: dict[str, object] = {}
         self._defaults: dict[str, tuple[object, str]] = {}
 
@@ -614,10 +620,3 @@ def _read_config(option: Option[T], config: Document) -> T:
     except UsageError as problem:
         message = f"{option.name}: {problem.message}"
         raise config.error(FieldError((option.name,), message)) from None
-
-
-def _check_keys(config: Document) -> None:
-    for key in config.data:
-        if key not in SETTINGS:
-            meant = did_you_mean(key, SETTINGS) or ": 'gpulaunch help settings' lists them"
-            raise config.error(FieldError((key,), f"unknown setting {quoted(key)}{meant}"))

@@ -16,7 +16,7 @@ from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.system import boot_id, open_process
+from gpulaunch.process.system import boot_id, open_process, state_of
 from gpulaunch.records import Record
 
 
@@ -46,12 +46,7 @@ def find_launch(text: str) -> PastLaunch:
 
 def is_running(launch: PastLaunch) -> bool:
     """Return whether the launcher of a launch is there, on this machine and since its boot."""
-    fd = open_launcher(launch)
-    if fd is None:
-        return False
-    ended = _has_ended(fd, 0.0)  # a zombie has ended, if its parent never asks
-    os.close(fd)
-    return not ended
+    return launch.boot_id == boot_id() and state_of(launch.launcher) != ""
 
 
 def open_launcher(launch: PastLaunch) -> int | None:

@@ -89,9 +89,8 @@ class PlaceInQueue:
         self._has_slept = False
         self._draft = table.draft()
         _waiting.add(self)
-        timeout_s = launch.wait_timeout_s
         try:
-            with table.locked(float("inf") if timeout_s is None else timeout_s) as locked:
+            with table.locked(launch.lock_patience_s) as locked:
                 ticket = ticket_of(launch, self._draft.id, locked.next_number())
                 locked.publish(self._draft, ticket)
                 with suppress(OSError):  # then those behind it look now and then
@@ -123,7 +122,7 @@ class PlaceInQueue:
         if self._was_woken:
             self._woken_in_vain.clear()
         if self._was_woken or behind is None:  # the first also without an event: none is lost
-            woken = self._wake_next(state, skipped=self._woken_in_vain, after_event=self._was_woken)
+            woken = self.wake_next(state, skipped=self._woken_in_vain, after_event=self._was_woken)
             self._woken_in_vain = {*self._woken_in_vain, woken} if woken else set()
         self._was_woken = self._was_told_to_look = False
         if behind:
@@ -246,16 +245,7 @@ class PlaceInQueue:
         """Return the launch's place in the queue."""
         return len(read_snapshot(self._launch, self._table, self.ticket).tickets) + 1
 
-    def wake_others(self, state: State, taken: Iterable[str]) -> None:
-        """Wake the next that might start, since what this launch wanted and did not take is free.
-
-        Args:
-            taken: UUIDs of the GPUs that it has just taken.
-        """
-        with suppress(FailedError):
-            self._wake_next(state, taken)
-
-    def _wake_next(
+    def wake_next(
         self,
         state: State,
         taken: Iterable[str] = (),

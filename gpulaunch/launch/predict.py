@@ -41,15 +41,21 @@ def predicted_starts(
     if not tickets:
         return {}
     clock_s = seconds_since_boot()
-    times = _RunTimes(machine)
+    experience = _read_experience(machine)
     busy_until_s = leased_until_s(machine.topology, seen.leases)
     unfit = {use.uuid for use in drained_uses(machine.topology, seen)}
     unfit |= {use.uuid for use in machine.outside if use.uuid not in busy_until_s}
     uuids = {gpu.uuid for gpu in machine.topology.gpus}
-    there = [lease for lease in seen.leases if not uuids.isdisjoint(lease.held_from(None))]
+    running = []
+    for lease in seen.leases:
+        if not uuids.isdisjoint(lease.held_from(None)):
+            ran_s = max(0.0, clock_s - lease.clock_s) if lease.clock_s else 0.0
+            limit_s = lease.ends_within_s if lease.time_limit_s is None else lease.time_limit_s
+            drawn = _draw(experience, lease, len(lease.uuids), ran_s, limit_s)
+            running.append((tuple(lease.held_from(None)), drawn))
     found = predict_starts(
-        [times.remaining(lease, clock_s) for lease in there],
-        [(one, times.draw(one, one.gpus, 0.0, one.ends_within_s)) for one in tickets],
+        running,
+        [(one, _draw(experience, one, one.gpus, 0.0, one.ends_within_s)) for one in tickets],
         busy_until_s | dict.fromkeys(unfit, ENDLESS),
         [gpu.uuid for gpu in machine.topology.gpus if gpu.uuid not in unfit],
         clock_s,
@@ -65,29 +71,21 @@ def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
     return predicted_starts(launch.machine, everyone).get(_OWN)
 
 
-class _RunTimes:
-    """The run times of the jobs on one machine."""
+def _read_experience(machine: Machine) -> Experience:
+    """Return what is known of the run times of jobs on one machine."""
+    name, described = machine.topology.name, machine.key is not None
+    runs = []
+    for past in read_history(everyone=True, within_s=RECENT_S):
+        if past.duration_s is not None and (past.topology, past.described) == (name, described):
+            what = past.user_id, past.command, past.name, past.profile, len(past.gpus)
+            runs.append((relations_of(*what), past.duration_s))
+    return Experience(runs)
 
-    def __init__(self, machine: Machine) -> None:
-        name, described = machine.topology.name, machine.key is not None
-        runs = []
-        for past in read_history(everyone=True, within_s=RECENT_S):
-            if past.duration_s is not None and (past.topology, past.described) == (name, described):
-                what = past.user_id, past.command, past.name, past.profile, len(past.gpus)
-                runs.append((relations_of(*what), past.duration_s))
-        self._experience = Experience(runs)
 
-    def remaining(self, lease: Lease, clock_s: float) -> tuple[tuple[str, ...], Sequence[float]]:
-        """Return the GPUs of a job, and how long it still runs."""
-        ran_s = clock_s - lease.clock_s if lease.clock_s else 0.0
-        limit_s = lease.ends_within_s if lease.time_limit_s is None else lease.time_limit_s
-        drawn = self.draw(lease, len(lease.uuids), max(0.0, ran_s), limit_s)
-        return tuple(lease.held_from(None)), drawn
-
-    def draw(
-        self, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
-    ) -> Sequence[float]:
-        """Draw how long a job still runs."""
-        what = record.user_id, record.command, record.name, record.profile, gpus
-        parts = self._experience.of(relations_of(*what), limit_s)
-        return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)
+def _draw(
+    experience: Experience, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
+) -> Sequence[float]:
+    """Draw how long a job still runs."""
+    what = record.user_id, record.command, record.name, record.profile, gpus
+    parts = experience.of(relations_of(*what), limit_s)
+    return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)

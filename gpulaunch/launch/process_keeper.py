@@ -17,6 +17,7 @@ from gpulaunch.launch.assess import visible_gpus
 from gpulaunch.launch.launch import Keeper, Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import members, nested_processes
+from gpulaunch.leases.lease import Share
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
@@ -32,7 +33,7 @@ from gpulaunch.process.ending import (
     wait_for_one,
 )
 from gpulaunch.process.identity import Process
-from gpulaunch.process.job import Job, cpus_near
+from gpulaunch.process.job import Job
 from gpulaunch.process.system import (
     command_text,
     identify,
@@ -45,7 +46,6 @@ from gpulaunch.records import as_list
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:  # few launches share
-    from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 
@@ -77,7 +77,7 @@ class ProcessKeeper(Keeper):
     """
 
     def __init__(
-        self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
+        self, launch: Launch, table: Table, record: Draft, share: Share | None = None
     ) -> None:
         super().__init__(launch, table, record, share)
         self._membership: Membership | None = None
@@ -149,7 +149,9 @@ class ProcessKeeper(Keeper):
         nodes = {gpu.numa_node for gpu in gpus}
         if not self.launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
             return frozenset()
-        return cpus_near(gpus[0].cpuset)
+        allowed = os.sched_getaffinity(0)
+        near = gpus[0].cpuset & allowed
+        return frozenset() if near == allowed else near
 
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; return its wait status, or None if it runs longer than the limit.

@@ -115,11 +115,15 @@ def read_place(environment: Environment) -> EnginePlace | None:
     engine = granting or starter
     if engine is None:  # outside of any, or a sign alone, as mpirun's user may have set it up
         return None
+    # The job, or the step whose ranks divide its GPUs.
+    step = rank.step if rank else ""
+    if engine is not starter or rank is None:
+        step = f"{environment[engine.sign]}/{step}" if rank else environment[engine.sign]
     grant = granting.grant(environment) if granting and granting.grant else None
     names = [environment[name] for one in around for name in one.node if environment.get(name)]
     job = EngineJob(
         engine=engine.name,
-        id=printable(_id_of(engine, starter, rank, environment))[:200],
+        id=printable(step)[:200],
         user_id=os.geteuid(),
         rank=rank.number if rank else None,
         shared=bool(grant and grant.shared),
@@ -135,16 +139,6 @@ def read_place(environment: Environment) -> EnginePlace | None:
         _elsewhere(environment) if granting and granting.name == "slurm" else "",
         engine.ask,
     )
-
-
-def _id_of(
-    engine: Engine, starter: Engine | None, rank: Rank | None, environment: Environment
-) -> str:
-    """Return the id of the job, or of the step whose ranks divide its GPUs."""
-    if engine is starter and rank:
-        return rank.step
-    job = environment[engine.sign]
-    return f"{job}/{rank.step}" if rank else job
 
 
 def _number(environment: Environment, name: str) -> int | None:
@@ -463,7 +457,9 @@ def _with_rank_map(
     row = next((row for row in rows if row.rank == job.rank), None)
     if row is None:
         raise UsageError(f"{path}: rank {job.rank} of {job.title} is not among its {len(rows)}")
-    _check_node(row, job.node, path)
+    names = [name for name in (job.node, socket.gethostname()) if name]
+    if row.node not in (*names, *(name.partition(".")[0] for name in names)):
+        raise UsageError(f"{path}: rank {row.rank} belongs on {row.node}, and runs on {names[0]}")
     beside = [one for one in rows if one.node == row.node]
     if len(beside) != job.ranks or beside[job.local_rank] != row:
         raise UsageError(
@@ -477,14 +473,6 @@ def _with_rank_map(
         return replace(terms, constraints=(*terms.constraints, own), core=row.core)
     job = replace(terms.job, group=tuple(gpus), bound=False)
     return replace(terms, job=job, core=row.core, ranks=len(gpus))
-
-
-def _check_node(row: MappedRank, node: str, path: str) -> None:
-    """Refuse a row for another node than this one, by any of its names."""
-    host = socket.gethostname()
-    names = [name for name in (node, host) if name]
-    if row.node not in (*names, *(name.partition(".")[0] for name in names)):
-        raise UsageError(f"{path}: rank {row.rank} belongs on {row.node}, and runs on {names[0]}")
 
 
 def _gpu_of(row: MappedRank, terms: EngineTerms, topology: Topology, path: str) -> str:

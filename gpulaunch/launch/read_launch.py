@@ -10,6 +10,7 @@ from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings
+from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import Topology, counts_as_cuda
@@ -21,7 +22,7 @@ from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile, sl
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.mps_directories import MpsPlace, base_directory
+from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 
 def _request_of(
@@ -173,7 +174,8 @@ def read_launch(
     around = _with_measurements(options, read_surroundings(options, warn))
     around = _with_engine(options, around)
     # Its settings are checked on a described machine, too.
-    mps = MpsPlace(base_directory(options.mps_directory), options.mps_timeout)
+    timeout_s = PATIENCE_S if options.mps_timeout is None else options.mps_timeout
+    mps = MpsPlace(base_directory(options.mps_directory), timeout_s)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -197,7 +199,7 @@ def read_launch(
         visible=options.visible or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
         in_history=options.history,
-        idle_after_s=options.idle_after,
+        idle_after_s=IDLE_AFTER_S if options.idle_after is None else options.idle_after,
         idle_limit_s=options.idle_limit,
         docker=options.docker,
         notify=options.notify,

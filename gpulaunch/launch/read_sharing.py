@@ -59,15 +59,18 @@ def read_sharing(
     if isinstance(limit, Unfit):
         return limit
     demand = replace(demand, memory_bytes=limit)
+    # Parts of a GPU fill it, however many they are. Of a job that is known by its part alone,
+    # nobody can say what it loses.
+    is_unknown = bool(part) and profile.demand is None
+    is_guess = is_unknown and options.utilization is None
+    name_of_objective = options.objective or ("energy" if is_unknown else "throughput")
+    objective = Objective(cast("Any", name_of_objective))  # one of OBJECTIVES
+    if is_guess:
+        objective = replace(objective, throughput_tolerance_percentage=100.0)
     # How slow a job is beside others does not count while that is measured.
     slowdowns = {} if options.record_to else profile.gpu_slowdowns
     return Sharing(
-        client=Client(
-            demand,
-            _read_objective(options, profile, part),
-            slowdowns,
-            profile.measured_on_one_gpu,
-        ),
+        client=Client(demand, objective, slowdowns, profile.measured_on_one_gpu),
         sm_percentage=options.sm_percentage or part or profile.sharing.sm_percentage,
         user_id=os.geteuid(),
         capacities=offer.capacities,
@@ -76,7 +79,7 @@ def read_sharing(
         holds_the_rest=bool(profile.resources.incomplete) and part is None and asked_memory is None,
         search=_read_search(profile, offer, machine),
         tries="record" in options.given and bool(options.record),
-        is_guess=bool(part) and profile.demand is None and options.utilization is None,
+        is_guess=is_guess,
     )
 
 
@@ -200,19 +203,6 @@ def _read_demand(options: Options, profile: Profile, name: str, part: int | None
         f"{whose} what it uses of a GPU ({missing}): --share=1/2 asks for a part, 'gpulaunch "
         "profile measure' measures it"
     )
-
-
-def _read_objective(options: Options, profile: Profile, part: int | None) -> Objective:
-    """Return the purpose of sharing; parts of a GPU fill it, however many they are.
-
-    Of a job that is known by its part alone, nobody can say what it loses.
-    """
-    is_unknown = bool(part) and profile.demand is None
-    name = options.objective or ("energy" if is_unknown else "throughput")
-    objective = Objective(cast("Any", name))  # one of OBJECTIVES
-    if not is_unknown or options.utilization:
-        return objective
-    return replace(objective, throughput_tolerance_percentage=100.0)
 
 
 def _driver_of_mps(name: str) -> int | Unfit:

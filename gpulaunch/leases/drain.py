@@ -4,22 +4,19 @@ A mark counts if its file is owned by root or by the owner of the state director
 since the machine was booted. Anybody else may give a file such a name, to no effect.
 """
 
-import errno
 import json
 import os
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.directory import directory_failed
-from gpulaunch.leases.record_file import DRAINED_PREFIX, open_record
+from gpulaunch.leases.record_file import DRAINED_PREFIX, read_record
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.process.system import boot_id, now, user_name
 from gpulaunch.records import Record
 
 MOST_REASON_CHARACTERS = 200
-_MOST_BYTES = 4096
 _VERSION = 1
 
 
@@ -113,38 +110,24 @@ def remove_drain(directory: str, uuid: str, key: TableKey | None) -> bool:
 def read_drain(directory_fd: int, name: str) -> Drain | None:
     """Return the mark in a file of the table; None if it does not count."""
     try:
-        fd = open_record(name, directory_fd)
-    except OSError as problem:
-        if problem.errno in (errno.EMFILE, errno.ENFILE):
-            raise
+        found = read_record(directory_fd, "", name)
+    except FailedError:
         return None
-    if fd is None:
+    if found is None or found.user_id not in (0, os.fstat(directory_fd).st_uid):
         return None
     try:
-        status = os.fstat(fd)
-        if status.st_uid not in (0, os.fstat(directory_fd).st_uid):
-            return None
-        return _parse(os.read(fd, _MOST_BYTES), status, name)
-    finally:
-        os.close(fd)
-
-
-def _parse(content: bytes, status: os.stat_result, name: str) -> Drain | None:
-    """Return the mark that a file's content is; None for one of an earlier boot, or for garbage."""
-    try:
-        found = json.loads(content)
+        document = json.loads(found.content)
         drain = Drain(
-            str(found["uuid"]),
-            tuple(map(str, found["machine"])),
-            str(found["reason"]),
-            status.st_uid,
-            str(found["since"]),
+            str(document["uuid"]),
+            tuple(map(str, document["machine"])),
+            str(document["reason"]),
+            found.user_id,
+            str(document["since"]),
         )
-        is_of_this_boot = found["boot_id"] in ("", boot_id())
+        is_of_this_boot = document["boot_id"] in ("", boot_id())
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
-    named = _name_of(drain.uuid, drain.machine) == name
-    return drain if named and is_of_this_boot and stat.S_ISREG(status.st_mode) else None
+    return drain if is_of_this_boot and _name_of(drain.uuid, drain.machine) == name else None
 
 
 def _name_of(uuid: str, machine: tuple[str, ...]) -> str:

@@ -3,13 +3,10 @@
 
 from collections.abc import Sequence
 from posixpath import basename
-from typing import TYPE_CHECKING
 
+from gpulaunch.leases.lease import Share
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.lease import Share
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""
@@ -32,7 +29,7 @@ def job_environment(
     by_uuid: bool,
     count: int,
     lease_id: str | None,
-    share: "Share | None" = None,
+    share: Share | None = None,
     program: str = "",
 ) -> dict[str, str]:
     """Return the variables that tell a job its GPUs.
@@ -72,7 +69,7 @@ MPS_VARIABLES = (
 """Variables that tell a process its MPS server and its share."""
 
 
-def mps_environment(share: "Share") -> dict[str, str]:
+def mps_environment(share: Share) -> dict[str, str]:
     """Return the variables that make a process a client of its share group's MPS server.
 
     They can only narrow what the daemon allows, and CUDA reads them when it starts. Memory is in

@@ -20,10 +20,12 @@ from gpulaunch.process.system import (
     iso,
     parents,
     parse_time,
+    runs,
     state_of,
     user_name,
     user_of,
     variable_of,
+    with_descendants,
 )
 from gpulaunch.records import Record
 
@@ -56,8 +58,8 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
     """
     found: set[int] = set()
     for _ in range(2):
-        held, carried, children = _look_at_processes({lease_id: os.fstat(record_fd)})
-        found = _belonging(held[lease_id] | carried[lease_id] | set(known), children)
+        held, carried, parent_of = _look_at_processes({lease_id: os.fstat(record_fd)})
+        found = _belonging(held[lease_id] | carried[lease_id] | set(known), parent_of)
         if found:  # else the last one may have forked and ended while we looked
             break
     return found
@@ -65,20 +67,19 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
 
 def _look_at_processes(
     records: Mapping[str, os.stat_result],
-) -> tuple[dict[str, set[int]], dict[str, set[int]], dict[int, list[int]]]:
+) -> tuple[dict[str, set[int]], dict[str, set[int]], dict[int, int]]:
     """Go through all processes that are visible here, once for all leases.
 
     Returns:
         By lease, the processes that have its record open to write and those that carry its id; and
-        the children of each process.
+        the parent of each process.
     """
     held: dict[str, set[int]] = {lease_id: set() for lease_id in records}
     carried: dict[str, set[int]] = {lease_id: set() for lease_id in records}
-    children: dict[int, list[int]] = {}
     lease_of = {(one.st_dev, one.st_ino): lease_id for lease_id, one in records.items()}
-    for pid, parent in parents().items():
-        children.setdefault(parent, []).append(pid)
-        if records and pid != os.getpid():
+    parent_of = parents()
+    for pid in parent_of:
+        if pid != os.getpid():
             user_id = user_of(pid)
             for found, ids in (
                 (held, _open_to_write(pid, lease_of)),
@@ -87,12 +88,13 @@ def _look_at_processes(
                 for lease_id in ids:
                     if lease_id in records and records[lease_id].st_uid in (0, user_id):
                         found[lease_id].add(pid)
-    return held, carried, children
+    return held, carried, parent_of
 
 
-def _belonging(pids: set[int], children: Mapping[int, Iterable[int]]) -> set[int]:
-    """Return processes and their descendants, but for companions."""
-    return _without_companions(_with_descendants(_without_companions(pids), children))
+def _belonging(pids: set[int], parent_of: Mapping[int, int]) -> set[int]:
+    """Return processes and their descendants, but for companions and zombies."""
+    found = _without_companions(with_descendants(_without_companions(pids), parent_of))
+    return set(filter(runs, found))
 
 
 def _without_companions(pids: set[int]) -> set[int]:
@@ -114,16 +116,7 @@ def nested_processes(table: Table, lease_id: str) -> set[int]:
                     found |= members(fd, other.id)
                 if fd is not None and other.engine is not None:
                     found |= holders(fd)  # its companion alone may hold a container's lease
-    return _with_descendants(found, _look_at_processes({})[2]) if found else found
-
-
-def _with_descendants(pids: set[int], children: Mapping[int, Iterable[int]]) -> set[int]:
-    found: set[int] = set()
-    new = pids
-    while new:
-        found |= new
-        new = {child for pid in new for child in children.get(pid, ())} - found
-    return found
+    return with_descendants(found, parents()) if found else found
 
 
 class LeftOver(Record):
@@ -150,10 +143,10 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, LeftOv
                 records[lease] = os.stat(table.path_of(lease), follow_symlinks=False)
     if not records:
         return {}
-    held, carried, children = _look_at_processes({one.id: file for one, file in records.items()})
+    held, carried, parent_of = _look_at_processes({one.id: file for one, file in records.items()})
     left: dict[str, LeftOver] = {}
     for lease, file in records.items():
-        found = _belonging(held[lease.id] | carried[lease.id], children)
+        found = _belonging(held[lease.id] | carried[lease.id], parent_of)
         if found and not any(
             is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
         ):

@@ -22,7 +22,7 @@ from gpulaunch.leases.directory import (
     state_directory,
     unlock,
 )
-from gpulaunch.leases.drain import machine_of, read_drain
+from gpulaunch.leases.drain import Drain, machine_of, read_drain
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
@@ -47,7 +47,6 @@ from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:
-    from gpulaunch.leases.drain import Drain
     from gpulaunch.machine.find import Machine
 
 _RECORDS = (LEASE_PREFIX, TICKET_PREFIX)
@@ -75,7 +74,7 @@ class Snapshot(Record):
     leases: list[Lease]
     tickets: list[Ticket]
     unlocked: frozenset[str] = frozenset()
-    drained: "tuple[Drain, ...]" = ()
+    drained: tuple[Drain, ...] = ()
 
     def of(self, machine: "Machine") -> "Snapshot":
         """Return the records of one machine; GPUs that it does not have count in no ticket."""
@@ -543,7 +542,7 @@ def _in_order(
     return sorted(found)
 
 
-def _drains(directory_fd: int, names: Iterable[str]) -> "tuple[Drain, ...]":
+def _drains(directory_fd: int, names: Iterable[str]) -> tuple[Drain, ...]:
     """Return the marks among some files."""
     marks = [name for name in names if name.startswith(DRAINED_PREFIX)]
     if not marks:

@@ -8,7 +8,14 @@ from contextlib import suppress
 
 from gpulaunch.errors import FailedError
 from gpulaunch.process.libc import ENDING_SIGNALS
-from gpulaunch.process.system import open_pid, reaction, runs, variable_of
+from gpulaunch.process.system import (
+    open_pid,
+    parents,
+    reaction,
+    runs,
+    variable_of,
+    with_descendants,
+)
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""
@@ -65,17 +72,9 @@ def family(spared: Collection[int] = ()) -> set[int]:
         return set()
     if not os.path.exists("/proc/self"):
         raise FailedError("/proc is not mounted: no process can be looked after without it")
-    import psutil  # late: a job rarely leaves anything behind
-
-    found = {process.pid for process in psutil.Process().children(recursive=True)} | (
-        children or set()
-    )
-    for pid in found.intersection(spared):
-        with suppress(psutil.NoSuchProcess):
-            found -= {
-                pid,
-                *(process.pid for process in psutil.Process(pid).children(recursive=True)),
-            }
+    parent_of = parents()
+    found = with_descendants({os.getpid(), *(children or ())}, parent_of) - {os.getpid()}
+    found -= with_descendants(found.intersection(spared), parent_of)
     return set(filter(runs, found))
 
 

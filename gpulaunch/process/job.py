@@ -435,13 +435,6 @@ def end_by(number: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 
 
-def cpus_near(cpus: frozenset[int]) -> frozenset[int]:
-    """Return those of the CPUs that this process may run on; empty if that changes nothing."""
-    allowed = os.sched_getaffinity(0)
-    near = cpus & allowed
-    return frozenset() if near == allowed else near
-
-
 def _has_terminal() -> bool:
     """Return whether this session has a terminal, so that a shell may do job control."""
     try:

@@ -6,7 +6,7 @@ import pwd
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -301,13 +301,24 @@ def system_memory() -> tuple[int, int]:
 
 
 def parents() -> dict[int, int]:
-    """Return the parent of each process that is visible here."""
+    """Return the parent of each process that is visible here, also of zombies.
+
+    The first thread of a program may have ended, and others of it start processes still.
+    """
     found = {}
     for name in os.listdir("/proc"):
-        if name.isdecimal():
-            fields = stat_fields(int(name))
-            if len(fields) > 1 and fields[0] not in "ZX":
-                found[int(name)] = int(fields[1])
+        if name.isdecimal() and len(fields := stat_fields(int(name))) > 1:
+            found[int(name)] = int(fields[1])
+    return found
+
+
+def with_descendants(pids: Iterable[int], parent_of: Mapping[int, int]) -> set[int]:
+    """Return processes and all that descend from them."""
+    found: set[int] = set()
+    new = set(pids)
+    while new:
+        found |= new
+        new = {pid for pid, parent in parent_of.items() if parent in new} - found
     return found
 
 

@@ -21,8 +21,7 @@ from conftest import DGX, SHOW, VGG, Launcher, complaint, held, until
 from values import cases
 
 from gpulaunch.launch.surroundings import open_table
-from gpulaunch.leases import directory
-from gpulaunch.leases.directory import preferred_directory, state_directory
+from gpulaunch.leases.directory import lock_in_time, preferred_directory, state_directory
 from gpulaunch.process.system import boot_id
 
 
@@ -240,14 +239,13 @@ def test_the_host_lock_follows_the_directory(
     """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(private=True, warn=print)
-    real = directory.lock_in_time
     replaced = []
 
     def replace_then_lock(descriptor: int, *others: Any) -> bool:
         if not replaced:
             replaced.append(launcher.state.rename(launcher.state.with_name("old")))
             launcher.state.mkdir()
-        return real(descriptor, *others)
+        return lock_in_time(descriptor, *others)
 
     monkeypatch.setattr("gpulaunch.leases.table.lock_in_time", replace_then_lock)
     with table.locked() as locked:

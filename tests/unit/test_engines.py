@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,7 +82,7 @@ def test_ranks_of_mpirun_elsewhere(
 ) -> None:
     """Hosts other than this one are named, unless each rank has a launch of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="here.site"))
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "here.site", "", "", "")))
     Path("hosts").write_text("# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n")
     told = explain_hand_over(line.split(), {})
     assert (told and told.partition("starts ranks on ")[2].partition(", too,")[0]) == shown

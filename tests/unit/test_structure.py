@@ -28,7 +28,7 @@ DOORS = {
     "filelock": {"files/own_cache.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/topology.py"},
-    "psutil": {"process/ending.py", "process/system.py"},
+    "psutil": {"process/system.py"},
     "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {
         "machine/nvidia/faults.py",
