@@ -1,1 +1,1 @@
-"""Logs of other tools: NCCL's, and what DCGM has sampled."""
+"""Logs of other tools."""
