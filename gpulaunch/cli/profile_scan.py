@@ -8,7 +8,7 @@ from gpulaunch.cli.output import Document, print_json, say, warn
 from gpulaunch.cli.profile_measure import add_target, read_target
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.document import log_lines
-from gpulaunch.lab.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
+from gpulaunch.lab.measure.nccl_log import LoggedTraffic, communication, read_nccl_log
 from gpulaunch.lab.measure.update_profile import check_own, keep
 from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
