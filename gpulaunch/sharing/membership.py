@@ -152,7 +152,6 @@ class Membership:
 
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
-            limit_s: the longest wait, or None.
 
         Returns:
             The job's wait status; None if it runs longer than the limit.

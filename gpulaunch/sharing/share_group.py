@@ -84,9 +84,6 @@ class ShareGroup:
         A lease that is published meanwhile is a member. If there is no member in the end, the
         daemon is ended, also if this process is killed before.
 
-        Args:
-            may_fork: whether this process may fork without exec.
-
         Raises:
             MpsError: the daemon cannot be made ready.
         """

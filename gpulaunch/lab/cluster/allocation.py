@@ -165,7 +165,6 @@ def find_allocation(
     """Return the allocation that this process is in, or that a hostfile names.
 
     Args:
-        environment: variables that an engine sets.
         launcher: srun or mpirun with options of the user's.
 
     Raises:

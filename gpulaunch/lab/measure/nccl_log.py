@@ -87,7 +87,6 @@ class Calls(Record):
 
     Attributes:
         name: name of the function, such as "AllReduce" or "Send".
-        endpoint: the caller's side of the communicator.
         message_bytes: size as nccl-tests count it: that of the whole buffer, of which each rank has
             a part in an AllGather.
         peer: rank in the communicator: the peer of Send and Recv, the root of other functions.

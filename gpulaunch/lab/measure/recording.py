@@ -182,7 +182,6 @@ class Company:
         """Count the time since the last look for the jobs that were there then.
 
         Args:
-            shares: that of each other job that is there now.
             now_s: the monotonic clock.
         """
         if self._since_s is not None:

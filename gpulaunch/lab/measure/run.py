@@ -180,8 +180,6 @@ class GpuRun(Record):
 
     Attributes:
         gpu: index of the GPU.
-        model: product name.
-        memory_bytes: size of its memory.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
             Usage.figures.
         traffic: what went over its NVLinks, by the GPU at their other end.
@@ -220,7 +218,6 @@ class RunBeside(Record):
         """Return the job's speed beside the others, as a share of its speed alone.
 
         Args:
-            duration_s: seconds that the run took.
             whole_s: seconds that it takes alone on the whole GPU.
         """
         done_s = min(self.alone_s * self.speed_alone, 0.99 * whole_s)
@@ -232,7 +229,6 @@ class Run(Record):
 
     Attributes:
         exit_status: exit status as a shell shows it, 0-255.
-        duration_s: seconds from its start to its end.
         gpus: its GPUs, by rank.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.

@@ -145,8 +145,6 @@ class SimulatedMachines:
         requests: requests of all jobs that will come.
 
     Attributes:
-        all: the machines, by number.
-        sharing: whether a job shares GPUs.
         timed: whether decisions depend on the time.
     """
 
@@ -180,12 +178,7 @@ class SimulatedMachines:
     def find(
         self, job: SimulatedJob, kind: int, ahead: Ahead, clock_s: float
     ) -> tuple[int, Found] | None:
-        """Return the best machine for a job now, with its GPUs there; None if the job has to wait.
-
-        Args:
-            kind: that of its request.
-            ahead: earlier requests that wait.
-        """
+        """Return the best machine for a job now, with its GPUs there; None if the job waits."""
         best: tuple[tuple[float, ...], int, Found] | None = None
         least = 0 if self.sharing else job.request.gpus or 0  # a job that shares needs no free GPU
         for state, numbers in self._alike.items():
