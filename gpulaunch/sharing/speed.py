@@ -41,7 +41,6 @@ class Capacity(Record):
     most_clients: int
     sm_count: int | None = None
     power_limit_w: float | None = None
-    dram_gb_per_s: float | None = None
     sms_fill_memory: float | None = None
 
 
@@ -59,7 +58,6 @@ def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) ->
         most_clients,
         sm_count=model.sm_count,
         power_limit_w=model.power_limit_w,
-        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
         sms_fill_memory=(
             model.dram_bandwidth_gb_per_s / (model.sm_count * clock_ghz * _BYTES_PER_CLOCK)
         ),

@@ -66,7 +66,7 @@ def test_what_a_curve_must_reach() -> None:
     assert tells_all(job("", [(50, 1.0), (90, 1.0)]).curve)
 
 
-CARD = Capacity(1 << 34, 48, 24, dram_gb_per_s=200)
+CARD = Capacity(1 << 34, 48, 24)
 
 
 def test_who_is_asked_of_the_class() -> None:
