@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import fsum, inf
 from typing import Any
 
-from gpulaunch.records import Record, as_dict, field_names, replace
+from gpulaunch.records import Record, as_dict, field_names
 
 STEADY_BYTES = 0.005
 """Largest relative difference from the maximum of memory that counts as at its maximum: a
@@ -327,11 +327,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
     for gpu in document["gpus"]:
         traffic = tuple(PeerTraffic(**one) for one in gpu["traffic"])
         gpus.append(GpuRun(**{**gpu, "traffic": traffic}))
-    run = Run(**{name: document[name] for name in field_names(Run)})
-    return replace(
-        run,
-        command=tuple(run.command),
-        problems=tuple(run.problems),
-        gpus=tuple(gpus),
-        beside=None,
-    )
+    run: dict[str, Any] = {name: document[name] for name in field_names(Run)}
+    run |= {"gpus": tuple(gpus), "beside": None}
+    run |= {name: tuple(run[name]) for name in ("command", "problems")}
+    return Run(**run)
