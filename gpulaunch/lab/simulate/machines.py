@@ -169,12 +169,7 @@ class SimulatedMachines:
 
     def kind_of(self, request: Request) -> int:
         """Return a number that is equal for requests alike but for least utility and time limit."""
-        like = replace(
-            request,
-            least_utility=0.0,
-            name=None,
-            ends_within_s=None,
-        )
+        like = replace(request, least_utility=0.0, name=None, ends_within_s=None)
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
         return self._kinds.setdefault(same, len(self._kinds))
 
