@@ -354,17 +354,20 @@ def cluster_run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     own = ["-n", "1", "--exclusive", "-o", f"rank_map={map_path}"]  # whatever the settings say
     launch = [*own_command(), *topology, *bind, *own, "--", *command]
     names = allocation.hosts or [node.name for node in cluster.nodes]
-    start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
+    argv, environment = allocation.on_ranks(
+        launch, [names[place.node] for place in mapping], directory
+    )
     write_text(map_path, json.dumps(document, indent=2) + "\n")
     if not options.dry_run:
-        variables = start.environment()
         return execute(
-            start.argv,
-            {os.fsencode(name): os.fsencode(text) for name, text in variables.items()},
+            argv, {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
         )
-    without = [f"-u {name}" for name in start.without if name in os.environ]
-    settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
-    print(*(["env", *without] if without else []), *settings, shlex.join(start.argv))
+    without = [f"-u {name}" for name in os.environ if name not in environment]
+    settings = []
+    for name, text in environment.items():
+        if os.environ.get(name) != text:
+            settings.append(f"{name}={shlex.quote(text)}")
+    print(*(["env", *without] if without else []), *settings, shlex.join(argv))
     return 0
 
 

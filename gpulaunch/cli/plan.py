@@ -21,7 +21,7 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import Cost, Plan, PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.speed import capacity_by, idle_power, with_headroom
+from gpulaunch.sharing.speed import capacity_by, with_headroom
 
 _Value = TypeVar("_Value")
 
@@ -101,6 +101,7 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[Planne
     model = _parsed(partial(named_gpu_model, load_gpu_models()), top["gpu"], ("gpu",))
     memory_bytes = _parsed(parse_size, top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
+    capacity = replace(capacity, measured_idle_w=top.get("idle_power_w"))
     usual = Objective()
     throughput_weight, energy_weight = top.get("weights", (1.0, 1.0))
     if not throughput_weight and not energy_weight:
@@ -111,13 +112,7 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[Planne
         energy_weight,
         top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage),
     )
-    site = PlanSite(
-        capacity,
-        top.get("gpus", 1),
-        objective,
-        idle_power(capacity, top.get("idle_power_w")),
-        idle_is_estimated="idle_power_w" not in top,
-    )
+    site = PlanSite(capacity, top.get("gpus", 1), objective)
     jobs: list[PlannedJob] = []
     for place, entry in enumerate(top["job"]):
         where: Path = ("job", place)
@@ -206,8 +201,8 @@ def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
         "gpu_model": gpu_model,
         "gpus": site.gpus,
         "objective": objective.name,
-        "idle_power_w": site.idle_w,
-        "idle_power_estimated": site.idle_is_estimated,
+        "idle_power_w": site.capacity.idle_w,
+        "idle_power_estimated": site.capacity.measured_idle_w is None,
         "sequential": _cost(plan.sequential),
         "predicted": {
             **_cost(plan.cost),

@@ -82,7 +82,7 @@ def make_parser() -> Parser:
         "--runs",
         metavar="N",
         type=whole_number(_MOST_RUNS),
-        help="run the job so often; says how runs differ, and their 95th percentiles",
+        help="run the job so often; says how runs differ",
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(

@@ -3,24 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json
+from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import Document, print_json, say, warn
 from gpulaunch.cli.profile_measure import add_target, read_target
 from gpulaunch.errors import counted, printable
-from gpulaunch.files.document import log_lines, read_text
-from gpulaunch.lab.measure.logs.activity import read_activity
-from gpulaunch.lab.measure.logs.nccl_log import LoggedTraffic, communication, read_nccl_log
-from gpulaunch.lab.measure.run import rounded
+from gpulaunch.files.document import log_lines
+from gpulaunch.lab.measure.nccl_log import LoggedTraffic, communication, read_nccl_log
 from gpulaunch.lab.measure.update_profile import check_own, keep
 from gpulaunch.lab.scan.sources import Scan, read_sources, scan_sources
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
-from gpulaunch.profiles.profile_file import read_profile_file
 from gpulaunch.records import as_dict
 
 Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any]]
 """What a file says: a document for --json, lines for people, sections of a profile."""
 
-_MOST_CSV_BYTES = 1 << 28
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -28,8 +24,8 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch profile scan",
-        "Read a job's source, NCCL log or sampled activity, and run nothing.",
-        "gpulaunch profile scan PATH | --nccl-log FILE | --activity FILE [--json] [-o FILE]",
+        "Read a job's source or NCCL log, and run nothing.",
+        "gpulaunch profile scan PATH | --nccl-log FILE [--json] [-o FILE]",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -40,7 +36,6 @@ def make_parser() -> Parser:
         metavar="FILE",
         help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
-    source.add_argument("--activity", metavar="FILE", help="SM and DRAM activity, by dcgmi dmon")
     add_target(parser)
     add_json(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
@@ -54,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.output is not None or options.name is not None:
         target = read_target(options)
         check_own(target[0])
-    document, lines, sections = _read(options, target[0] if target else None)
+    if options.path is not None:
+        document, lines, sections = _read_source(options.path)
+    else:
+        document, lines, sections = _read_nccl_log(options.nccl_log)
     for line in document.get("warnings", ()):
         warn(line)
     if options.json:
@@ -71,14 +69,6 @@ def main(arguments: Sequence[str]) -> int:
     elif not options.quiet:
         say("info", f"written to {path}")
     return 0
-
-
-def _read(options: Namespace, profile: str | None) -> Findings:
-    if options.path is not None:
-        return _read_source(options.path)
-    if options.nccl_log is not None:
-        return _read_nccl_log(options.nccl_log)
-    return _read_activity(options.activity, profile)
 
 
 def _read_source(path: str) -> Findings:
@@ -171,28 +161,3 @@ def _communication_section(
         section["bandwidth_sensitive"] = document["sensitive"]
     # A section that says nothing but its source is not worth writing.
     return {"communication": section} if len(section) > 2 else {}
-
-
-def _read_activity(path: str, profile: str | None) -> Findings:
-    """Read SM and DRAM activity, beside what the profile that is to be written already says."""
-    found = read_activity(read_text(path, _MOST_CSV_BYTES), printable(path))
-    known = read_profile_file(profile).get("resources", {}) if profile is not None else {}
-    lines = [
-        f"{found.samples} samples",
-        f"SMs in use: {found.sm_percentage:.4g} %",
-        f"memory in use: {found.dram_percentage:.4g} %",
-    ]
-    section = {
-        **known,
-        "sm_utilization_percentage": rounded(found.sm_percentage),
-        "memory_bandwidth_utilization_percentage": rounded(found.dram_percentage),
-        "utilization": "share",
-        "source": "; ".join(filter(None, (known.get("source"), f"activity, {printable(path)}"))),
-    }
-    busy = found.busy_percentage
-    if busy is None and known.get("utilization") == "time-active":
-        busy = known.get("sm_utilization_percentage")
-    if busy is not None:
-        section["time_active_percentage"] = rounded(busy)
-        lines.append(f"time in which a kernel ran: {busy:.4g} %")
-    return as_dict(found), lines, {"resources": section}

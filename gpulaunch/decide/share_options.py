@@ -21,7 +21,7 @@ from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.records import replace
 from gpulaunch.sharing.caps import Caps, Search
 from gpulaunch.sharing.interference import Verdict, find_filled, judge
-from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
+from gpulaunch.sharing.speed import Capacity, least_of, pace
 
 _DIGITS = 3  # decimals of a predicted slowdown that make a difference
 
@@ -283,7 +283,7 @@ def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:
     sharing = _sharing(request)
     capacity = least_of(sharing.capacities, option.group)
     demands = [share.client.demand for share in _shares_of(option.residents)]
-    at = pace([*demands, sharing.client.demand], capacity, (), idle_power(capacity))
+    at = pace([*demands, sharing.client.demand], capacity)
     return option.refusal is not None, round(at.antt, _DIGITS), option.group
 
 

@@ -23,7 +23,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
-from gpulaunch.sharing.speed import idle_power, least_of
+from gpulaunch.sharing.speed import least_of
 
 _DIGEST_CHARACTERS = 12
 
@@ -189,7 +189,7 @@ def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
     uuids = _common_gpus(list(planned.values()))
     _, sharing = planned[jobs[0].name]
     capacity = least_of(sharing.capacities, uuids)
-    site = PlanSite(capacity, len(uuids), sharing.client.objective, idle_power(capacity))
+    site = PlanSite(capacity, len(uuids), sharing.client.objective)
     plan = make_plan(jobs, site)
     ordered = _in_order(plan, planned, uuids)
     ends = {task.id: True for task in ordered}

@@ -281,9 +281,6 @@ class Runs(Section):
         Resources,
         "standard deviation of each figure between runs, in the figure's unit",
     )
-    percentile_95 = FiguresOf(
-        Resources, "95th percentile of each figure over the runs, in the figure's unit"
-    )
 
 
 class SmCurve(Section):

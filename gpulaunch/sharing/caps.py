@@ -14,7 +14,7 @@ from math import fsum
 from gpulaunch.leases.lease import Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
-from gpulaunch.sharing.speed import Capacity, idle_power, kernels_of, pace, share_of_sms, speeds
+from gpulaunch.sharing.speed import Capacity, Pace, kernels_of, pace, share_of_sms, speeds
 
 KEPT = 0.95
 """Part of its best throughput that a job has at its knee (the 5 % of cd-search-ics18 4.2)."""
@@ -80,7 +80,6 @@ def best_caps(
     demands, fixed = [demands[i] for i in order], [fixed[i] for i in order]
     free = [i for i, cap in enumerate(fixed) if cap is None]
     busy = [i for i, demand in enumerate(demands) if kernels_of(demand, capacity).busy > BUSY]
-    idle_w = idle_power(capacity)
 
     def is_allowed(caps: Sequence[int]) -> bool:
         in_range = all(_LEAST_CAP <= caps[i] <= MOST_CAP for i in free)
@@ -89,8 +88,10 @@ def best_caps(
     @cache
     def worth(caps: tuple[int, ...]) -> tuple[float, ...]:
         # Throughput is wanted before the limit of power, which slows down all alike.
-        limit = None if objective.name == "throughput" else idle_w
-        at = pace(demands, capacity, caps, limit)
+        if objective.name == "throughput":
+            at = Pace(speeds(demands, capacity, caps))
+        else:
+            at = pace(demands, capacity, caps)
         figures = at.worth(objective), min(at.speeds)
         return (*(round(figure, _DIGITS) for figure in figures), -sum(caps))
 

@@ -10,7 +10,7 @@ from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.profiles.demand import Demand, tells_all
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.caps import BUSY, MOST_CAP, best_caps
-from gpulaunch.sharing.speed import Capacity, Pace, idle_power, kernels_of, pace, speeds
+from gpulaunch.sharing.speed import Capacity, Pace, kernels_of, pace, speeds
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -138,7 +138,7 @@ def judge(
     reasons += _find_taken(clients, capacity, held)
     if not reasons:
         caps = best_caps(own, capacity, _objective_of(clients), held)
-        at = Pace(tuple(measured)) if measured else pace(own, capacity, caps, idle_power(capacity))
+        at = Pace(tuple(measured)) if measured else pace(own, capacity, caps)
         reasons = sorted({*_find_losers(clients, capacity, caps, held, measured, slowdowns)})
     if reasons:
         return Verdict(False, tuple(reasons), tuple(notes), sums, decided_by)
@@ -225,7 +225,7 @@ def _weigh(
         gain, how = fsum(1 / (1 + slowdown) for slowdown in known), "measured"
     elif only_sm and all(tells_all(demand.curve) for demand in demands):
         caps = best_caps(demands, capacity, Objective(), held)
-        gain, how = fsum(pace(demands, capacity, caps, idle_power(capacity)).speeds), "curves"
+        gain, how = fsum(pace(demands, capacity, caps).speeds), "curves"
     return (how, gain) if gain >= LEAST_GAIN else ("sums", 0.0)
 
 

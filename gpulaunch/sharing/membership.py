@@ -20,7 +20,7 @@ from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError, serves_a_group
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory
-from gpulaunch.sharing.speed import capacity_by, idle_power, least_of, pace
+from gpulaunch.sharing.speed import capacity_by, least_of, pace
 
 FIRST_LOOK_S = 1.0
 """First pause before a check whether the job has become a client of its MPS server.
@@ -67,7 +67,6 @@ def paces(topology: Topology, leases: Sequence[Lease]) -> dict[str, float]:
             [share.client.demand for share in shares],
             capacity,
             [share.sm_percentage for share in shares],
-            idle_power(capacity),
         )
         for lease, speed in zip(members, at.speeds, strict=True):
             found[lease.id] = min(1.0, speed)
@@ -152,7 +151,6 @@ class Membership:
 
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
-            limit_s: the longest wait, or None.
 
         Returns:
             The job's wait status; None if it runs longer than the limit.

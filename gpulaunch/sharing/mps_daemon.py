@@ -285,16 +285,14 @@ class Daemon:
         if self.pid():
             with suppress(MpsError):
                 self.ask("quit", QUIT_S)
-        for find in (self._servers_left, self._left):
+        for is_last in (False, True):
             while (left := self._left()) and time.monotonic() < deadline:
                 wait_for_one(left, deadline - time.monotonic())
-            for pid in find() if left else ():
+            doomed = self._left() if is_last else self._processes(SERVER)
+            for pid in doomed if left else ():
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             deadline = time.monotonic() + QUIT_S
-
-    def _servers_left(self) -> list[int]:
-        return self._processes(SERVER)
 
     def _left(self) -> list[int]:
         return [*self._daemons(), *self._processes(SERVER)]

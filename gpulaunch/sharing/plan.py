@@ -60,15 +60,11 @@ class PlanSite(Record):
 
     Attributes:
         gpus: number of GPUs; 1 or more.
-        idle_w: power of a GPU without kernels; None if unknown.
-        idle_is_estimated: whether that is an estimate, and not what the file says.
     """
 
     capacity: Capacity
     gpus: int = 1
     objective: Objective = Objective()
-    idle_w: float | None = None
-    idle_is_estimated: bool = True
 
 
 class Cost(Record):
@@ -266,7 +262,7 @@ def run_together(
     running = list(range(len(left)))
     while running:
         own_caps = [caps[i] for i in running] if caps else ()
-        at = pace([jobs[i].demand for i in running], site.capacity, own_caps, site.idle_w)
+        at = pace([jobs[i].demand for i in running], site.capacity, own_caps)
         needed = [left[i] / speed for i, speed in zip(running, at.speeds, strict=True)]
         step = min(needed)
         now += step
@@ -288,10 +284,11 @@ def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
 def _add_up(costs: Sequence[Cost], time_s: float, site: PlanSite) -> Cost:
     """Return the cost of all GPUs until the last job ends; those that wait do so at idle power."""
     energies = [cost.energy_j for cost in costs if cost.energy_j is not None]
-    if site.idle_w is None or len(energies) < len(costs):
+    idle_w = site.capacity.idle_w
+    if idle_w is None or len(energies) < len(costs):
         return Cost(time_s, None)
     waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
-    return Cost(time_s, fsum(energies) + site.idle_w * waiting_s)
+    return Cost(time_s, fsum(energies) + idle_w * waiting_s)
 
 
 _Places = frozenset[int]

@@ -53,6 +53,9 @@ class ShareGroup:
         self._uuids = tuple(uuids)
         self._base = os.path.dirname(directory)
         self._patience_s = patience_s
+        self._lock_path = f"{directory}.lock"
+        # the cache that holds what was seen of a server that hung
+        self._note = f"gpulaunch.mps.{os.path.basename(directory)}.hung"
 
     def companion(self, record_fd: int | None = None) -> Companion:
         """Fork a process that leaves the group if this one dies without doing so.
@@ -83,9 +86,6 @@ class ShareGroup:
 
         A lease that is published meanwhile is a member. If there is no member in the end, the
         daemon is ended, also if this process is killed before.
-
-        Args:
-            may_fork: whether this process may fork without exec.
 
         Raises:
             MpsError: the daemon cannot be made ready.
@@ -128,15 +128,6 @@ class ShareGroup:
             if got and not self.members():
                 self._end()
             return got
-
-    @property
-    def _lock_path(self) -> str:
-        return f"{self.directory}.lock"
-
-    @property
-    def _note(self) -> str:
-        """Name of the cache that holds what was seen of a server that hung."""
-        return f"gpulaunch.mps.{os.path.basename(self.directory)}.hung"
 
     def members(self) -> list[Lease]:
         """Return the live leases of the group."""

@@ -35,14 +35,22 @@ class Capacity(Record):
     Attributes:
         most_clients: number of clients that MPS takes on it at once.
         sms_fill_memory: share of the SMs that can use all of the memory's bandwidth.
+        measured_idle_w: power without kernels; None where idle_w is only an estimate.
     """
 
     memory_bytes: int
     most_clients: int
     sm_count: int | None = None
     power_limit_w: float | None = None
-    dram_gb_per_s: float | None = None
     sms_fill_memory: float | None = None
+    measured_idle_w: float | None = None
+
+    @property
+    def idle_w(self) -> float | None:
+        """Power of the GPU without kernels, W: as measured, else a share of its limit."""
+        if self.measured_idle_w is not None or self.power_limit_w is None:
+            return self.measured_idle_w
+        return IDLE_SHARE * self.power_limit_w
 
 
 def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) -> Capacity:
@@ -59,7 +67,6 @@ def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) ->
         most_clients,
         sm_count=model.sm_count,
         power_limit_w=model.power_limit_w,
-        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
         sms_fill_memory=(
             model.dram_bandwidth_gb_per_s / (model.sm_count * clock_ghz * _BYTES_PER_CLOCK)
         ),
@@ -266,13 +273,6 @@ def speeds(
     return tuple(found)
 
 
-def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | None:
-    """Return the power of the GPU without kernels, W: as measured, else a share of its limit."""
-    if measured_w is not None or capacity.power_limit_w is None:
-        return measured_w
-    return IDLE_SHARE * capacity.power_limit_w
-
-
 class Pace(Record):
     """Jobs on one GPU while all of them run.
 
@@ -316,12 +316,7 @@ def worth_of(throughput: float, efficiency: float | None, objective: Objective) 
     return weights[0] * log(throughput) + weights[1] * log(efficiency or 1.0)
 
 
-def pace(
-    demands: Sequence[Demand],
-    capacity: Capacity,
-    caps: Sequence[float] = (),
-    idle_w: float | None = None,
-) -> Pace:
+def pace(demands: Sequence[Demand], capacity: Capacity, caps: Sequence[float] = ()) -> Pace:
     """Return how jobs run on one GPU within the limit of the card's power.
 
     Power above idle counts at each job's speed. Beyond the limit all are slowed down to meet it. A
@@ -330,15 +325,14 @@ def pace(
 
     Args:
         demands: demands of all jobs on the GPU, one at least.
-        idle_w: from idle_power.
 
     Source: ours; within 6 % on a V100 (docs/results/sharing-measured.md).
     """
     found = speeds(demands, capacity, caps)
     powers = [demand.power_w for demand in demands if demand.power_w is not None]
-    if idle_w is None or len(powers) < len(demands):
+    if capacity.idle_w is None or len(powers) < len(demands):
         return Pace(found)
-    idle_w = min(idle_w, *powers)
+    idle_w = min(capacity.idle_w, *powers)
     above_w = fsum((power - idle_w) * speed for power, speed in zip(powers, found, strict=True))
     if limit_w := capacity.power_limit_w:
         most_w = max(limit_w, *powers) - idle_w

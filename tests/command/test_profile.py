@@ -210,9 +210,8 @@ def test_output_and_input_pass_through(launcher: Launcher, tmp_path: Path) -> No
     told = [f"gpulaunch: info: run {n} of 3" for n in (1, 2, 3)]
     assert [said for said in done.stderr.splitlines() if " of 3" in said] == told
     assert done.stderr.count("oops\n") == 3
-    document = tomllib.loads(path.read_text())
-    runs, mean = document["runs"], document["resources"]["duration_s"]
-    assert (runs["count"], runs["percentile_95"]["duration_s"] > mean) == (3, True)
+    runs = tomllib.loads(path.read_text())["runs"]
+    assert runs["count"] == 3
     assert runs["spread"]["duration_s"] > 0
 
 

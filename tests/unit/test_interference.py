@@ -15,7 +15,7 @@ from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import replace
 from gpulaunch.sharing.caps import best_caps
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.speed import IDLE_SHARE, Capacity, idle_power, pace
+from gpulaunch.sharing.speed import IDLE_SHARE, Capacity, speeds
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 
@@ -44,7 +44,8 @@ def test_shipped_profiles_of_the_paper() -> None:
         [row.sm_utilization_percentage for row in rows], [row.power_w for row in rows]
     )
     assert round(line.intercept / 300, 2) == IDLE_SHARE
-    idle_w = [idle_power(A100X), idle_power(A100X, 40.0), idle_power(Capacity(1, 1))]
+    measured = replace(A100X, measured_idle_w=40.0)
+    idle_w = [card.idle_w for card in (A100X, measured, Capacity(1, 1))]
     assert idle_w == [pytest.approx(57.0), 40.0, None]
 
 
@@ -250,6 +251,6 @@ def test_residents_keep_their_pace() -> None:
         found = judge([Client(first), Client(second)], card, [cap, None])
         if found.pace is None:
             continue
-        assert found.pace.speeds[0] >= 0.8 * pace([first], card, [cap]).speeds[0]
+        assert found.pace.speeds[0] >= 0.8 * speeds([first], card, [cap])[0]
         gains += paper.stp(pair, sms_of(found.caps, paper.sm_count)) > 1.05
     assert gains >= 77

@@ -248,8 +248,8 @@ def test_a_grid_is_cut_across() -> None:
         random.Random(seed).shuffle(order)
         rows = rows_of(summed(ranks, [(order[a], order[b], 1.0) for a, b in pairs]))
         for size in sizes:
-            split = bisect(rows, size, 8)
-            assert (split.sides.count(0), split.cut) == (size, cut)
+            found, sides = bisect(rows, size, 8)
+            assert (sides.count(0), found) == (size, cut)
 
 
 def test_ranks_are_mapped_to_cores_of_both_sockets() -> None:

@@ -8,7 +8,7 @@ from values import cases
 
 from gpulaunch.cli.profile_scan import nccl_document, nccl_lines
 from gpulaunch.errors import UsageError
-from gpulaunch.lab.measure.logs.nccl_log import (
+from gpulaunch.lab.measure.nccl_log import (
     LoggedTraffic,
     Member,
     NcclLog,

@@ -23,7 +23,7 @@ CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limi
 
 
 def site(objective: str = "energy", gpus: int = 1) -> PlanSite:
-    return PlanSite(CARD, gpus, Objective(objective), 57.0)
+    return PlanSite(CARD, gpus, Objective(objective))
 
 
 def job(name: str, sm: float, duration_s: float = 10.0, **options) -> PlannedJob:

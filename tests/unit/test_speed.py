@@ -15,7 +15,7 @@ from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import CurvePoint, Demand, saturates, tells_all
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.caps import best_caps, knee_of
-from gpulaunch.sharing.speed import Capacity, idle_power, is_memory_bound, kernels_of, pace, speeds
+from gpulaunch.sharing.speed import Capacity, is_memory_bound, kernels_of, pace, speeds
 
 THROUGHPUT = Objective()
 UNCOUNTED = Capacity(memory_bytes=1 << 34, most_clients=48)
@@ -66,7 +66,7 @@ def test_what_a_curve_must_reach() -> None:
     assert tells_all(job("", [(50, 1.0), (90, 1.0)]).curve)
 
 
-CARD = Capacity(1 << 34, 48, 24, dram_gb_per_s=200)
+CARD = Capacity(1 << 34, 48, 24)
 
 
 def test_who_is_asked_of_the_class() -> None:
@@ -139,15 +139,15 @@ def test_what_was_measured_of_feeling_and_pressing_goes_first() -> None:
 
 def test_power_is_held_to_the_limit() -> None:
     """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
-    card = Capacity(80 << 30, 48, power_limit_w=300.0)
+    card = Capacity(80 << 30, 48, power_limit_w=300.0, measured_idle_w=50.0)
     hot = [busy(0, power_w=250.0)] * 2
-    at = pace(hot, card, (), 50.0)
+    at = pace(hot, card)
     assert (at.speeds, at.power_w) == (pytest.approx([0.625] * 2, rel=2e-3), 300.0)  # 250 W of 400
     foreign = [busy(0, power_w=500.0), busy(0, power_w=50.0)]  # 500 W were drawn on another card
-    assert pace(foreign, card, (), 50.0).speeds == speeds(foreign, card)
+    assert pace(foreign, card).speeds == speeds(foreign, card)
     below = [busy(0, power_w=30.0), busy(0, power_w=107.0)]  # the idle card draws no more than 30
-    assert pace(below, card, (), 57.0).power_w == pytest.approx(30 + 77, rel=2e-3)
-    assert pace([*hot, busy(0)], card, (), 50.0).power_w is None
+    assert pace(below, card).power_w == pytest.approx(30 + 77, rel=2e-3)
+    assert pace([*hot, busy(0)], card).power_w is None
 
 
 # -------------------------------------------------------------------------------- what was measured
@@ -178,12 +178,15 @@ def measured_jobs() -> tuple[Demand, Demand]:
 
 
 H100 = Capacity(80 << 30, 48, sm_count=132, power_limit_w=700.0, sms_fill_memory=0.2)
+COLD = replace(H100, measured_idle_w=133.0)
 CURVES = {
     "[6]": [(50, 0.95), (100, 1.0)],
     "[7]": [(10, 1 / 57.6), (20, 1 / 30.8), (80, 1 / 14.3), (90, 1 / 14.1), (100, 1 / 14.1)],
 }
-CARDS = {"[5]": replace(H100, power_limit_w=300.0), "[6]": Capacity(1, 48, power_limit_w=300.0)}
-IDLE_W = {"[6]": 53.0}
+CARDS = {
+    "[5]": replace(H100, power_limit_w=300.0),
+    "[6]": Capacity(1, 48, power_limit_w=300.0, measured_idle_w=53.0),
+}
 
 
 def published() -> Iterator[tuple[float, float, float]]:
@@ -203,7 +206,7 @@ def published() -> Iterator[tuple[float, float, float]]:
         own = tuple(map(float, caps.split(" + "))) if caps else ()
         columns = (text.split(", ") for text in (counts, measured, said))
         for count, want, shown in zip(*columns, strict=True):
-            at = pace([one] * int(count), card, own, idle_power(card, IDLE_W.get(where)))
+            at = pace([one] * int(count), card, own)
             yield float(want), at.stp, float(shown)
 
 
@@ -215,10 +218,10 @@ def test_published_figures() -> None:
     known = list(published())
     pair = measured_jobs()
     capped = [
-        (sum(want), pace(pair, H100, caps, 133.0).stp)
+        (sum(want), pace(pair, COLD, caps).stp)
         for caps, want in (((50, 50), (0.858, 0.251)), ((20, 80), (0.744, 0.605)))
     ]
-    free = [(0.171 + 0.909, pace(pair, H100, (), 133.0).stp)]
+    free = [(0.171 + 0.909, pace(pair, COLD).stp)]
     assert [said for *_, said in known] == [round(got, 2) for _, got, _ in known]
     errors = [abs(got / want - 1) for want, got in [*(row[:2] for row in known), *capped, *free]]
     assert fsum(errors) / len(errors) < 0.12
@@ -233,7 +236,7 @@ def test_speeds_as_measured() -> None:
     rows = list(tables("caps | memory: measured, predicted"))
     for row in rows:
         caps = tuple(map(float, row[0].split(" + ")))
-        got = pace(measured_jobs(), H100, caps, 133.0).speeds
+        got = pace(measured_jobs(), COLD, caps).speeds
         want, said = zip(*(map(float, cell.split()) for cell in row[1:]), strict=True)
         assert [round(speed, 3) for speed in got] == list(said)
         assert all(abs(one / other - 1) < 0.25 for one, other in zip(got, want, strict=True))
@@ -326,7 +329,7 @@ def test_a_group(
     caps = best_caps(group, gpu, objective, held)
     assert all(type(cap) is int and 1 <= cap <= 100 for cap in caps)
     assert all(own in (None, cap) for own, cap in zip(held, caps, strict=True))
-    assert min(pace(group, gpu, caps, idle_power(gpu)).speeds) > 0
+    assert min(pace(group, gpu, caps).speeds) > 0
     scaled = [
         replace(one, curve=tuple(CurvePoint(p, t * 1024) for p, t in map(as_list, one.curve)))
         for one in group
@@ -351,9 +354,9 @@ def test_knowing_more_never_hurts(name: str) -> None:
             used = rng.uniform(55, 100)
             known.append(busy(used, bandwidth, curve=job("", points).curve, power_w=power_w))
         blind = [replace(one, curve=()) for one in known]
-        objective, idle_w = Objective(name), idle_power(H100)
+        objective = Objective(name)
         got, other = (
-            pace(known, H100, best_caps(some, H100, objective), idle_w).worth(objective)
+            pace(known, H100, best_caps(some, H100, objective)).worth(objective)
             for some in (known, blind)
         )
         assert got >= 0.99 * other  # caps are whole percent, and SMs whole

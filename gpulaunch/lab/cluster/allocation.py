@@ -40,17 +40,12 @@ _OPPOSED = (
 """Wishes of a Slurm allocation for its steps, which the hosts of the ranks replace."""
 
 
-class Start(Record):
-    """A program to turn into, with environment variables to set and to leave out."""
+Start = tuple[tuple[str, ...], dict[str, str]]
+"""A program to turn into, with its environment."""
 
-    argv: tuple[str, ...]
-    variables: Mapping[str, str] = {}
-    without: tuple[str, ...] = ()
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the program."""
-        inherited = {name: text for name, text in os.environ.items() if name not in self.without}
-        return inherited | dict(self.variables)
+def _for_steps() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if name not in _OPPOSED}
 
 
 class SlurmAllocation(Record):
@@ -76,7 +71,7 @@ class SlurmAllocation(Record):
             "--cpu-bind=none",
             "--overlap",
         )
-        return Start((*self.program, *options, *argv), without=_OPPOSED)
+        return (*self.program, *options, *argv), _for_steps()
 
     def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
         """Return a step whose tasks run where a file of hosts, written here, says: a line for each.
@@ -92,7 +87,7 @@ class SlurmAllocation(Record):
             "--overcommit",  # ranks that are not bound may be more than the cores
         )
         write_text(path, "".join(f"{host}\n" for host in hosts))
-        return Start((*self.program, *options, *argv), {"SLURM_HOSTFILE": path}, _OPPOSED)
+        return (*self.program, *options, *argv), _for_steps() | {"SLURM_HOSTFILE": path}
 
     def switches(self) -> tuple[Switch, ...]:
         """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
@@ -136,7 +131,8 @@ class MpiAllocation(Record):
         """
         if self.hosts:
             return self.on_ranks(argv, self.hosts, directory)
-        return Start((*self.program, "--map-by", "ppr:1:node", "--bind-to", "none", *argv))
+        options = ("--map-by", "ppr:1:node", "--bind-to", "none")
+        return (*self.program, *options, *argv), dict(os.environ)
 
     def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
         """Return a job whose ranks run where a file of hosts, written here, says: a line for each.
@@ -149,7 +145,7 @@ class MpiAllocation(Record):
         path = f"{directory}/hosts"
         options = ("--hostfile", path, "-np", str(len(hosts)), "--map-by", "seq")
         write_text(path, "".join(f"{host}\n" for host in hosts))
-        return Start((*self.program, *options, "--bind-to", "none", *argv))
+        return (*self.program, *options, "--bind-to", "none", *argv), dict(os.environ)
 
     def switches(self) -> tuple[Switch, ...]:
         """Return (): mpirun knows no switches."""
@@ -165,7 +161,6 @@ def find_allocation(
     """Return the allocation that this process is in, or that a hostfile names.
 
     Args:
-        environment: variables that an engine sets.
         launcher: srun or mpirun with options of the user's.
 
     Raises:
@@ -237,25 +232,25 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
         FailedError: not every node has answered.
     """
     with tempfile.TemporaryDirectory() as directory:
-        start = allocation.on_each_node(asking, directory)
+        argv, environment = allocation.on_each_node(asking, directory)
         try:
             done = subprocess.run(  # noqa: S603  the user's own starter
-                start.argv,
-                env=start.environment(),
+                argv,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 check=False,
             )
         except OSError as problem:
-            raise call_failed(printable(start.argv[0]), problem) from None
+            raise call_failed(printable(argv[0]), problem) from None
     nodes = read_reports(done.stdout.decode(errors="replace"))
     if done.returncode or len(nodes) != (allocation.nodes or len(nodes)) or not nodes:
         count = f"{len(nodes)} of {allocation.nodes}" if allocation.nodes else len(nodes)
-        program = os.path.basename(start.argv[0])
+        program = os.path.basename(argv[0])
         raise FailedError(
             f"{allocation.name}: {count} nodes have told what they have; {program} ended with "
             f"status {done.returncode}",
-            f"is gpulaunch on each of them? asked by: {shlex.join(start.argv)}",
+            f"is gpulaunch on each of them? asked by: {shlex.join(argv)}",
         )
     names = [node.name for node in nodes]
     if len(set(names)) < len(names):

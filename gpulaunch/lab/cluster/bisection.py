@@ -2,8 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
-
-from gpulaunch.records import Record
+from math import inf
 
 Rows = Sequence[Sequence[tuple[int, float]]]
 """Neighbours of each vertex, and the weight of the edge to them."""
@@ -18,11 +17,8 @@ TINY = 1e-9
 """Below it, a difference of traffic is rounding."""
 
 
-class Split(Record):
-    """A graph in two parts: 0 or 1 for each vertex, and the weight of all edges that are cut."""
-
-    sides: list[int]
-    cut: float
+Split = tuple[float, list[int]]
+"""A graph in two parts: the weight of all edges that are cut, and 0 or 1 for each vertex."""
 
 
 def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split]:
@@ -54,7 +50,7 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         cut = 0.0
         for gain, least, side in zip(gains, alone, sides, strict=True):
             cut += 0.0 if side else (gain - least) / 2
-        yield Split(sides, cut)
+        yield cut, sides
 
 
 def bisect(rows: Rows, size: int, starts: int) -> Split:
@@ -62,15 +58,14 @@ def bisect(rows: Rows, size: int, starts: int) -> Split:
 
     It stops early if nothing is cut, or if a third of the starts led to the same cut.
     """
-    best: Split | None = None
+    best: Split = inf, []
     found = 0
-    for split in splits(rows, size, starts):
-        if best is None or split.cut < best.cut - TINY:
-            best, found = split, 0
-        found += split.cut < best.cut + TINY
-        if best.cut < TINY or 3 * found > starts:
+    for cut, sides in splits(rows, size, starts):
+        if cut < best[0] - TINY:
+            best, found = (cut, sides), 0
+        found += cut < best[0] + TINY
+        if best[0] < TINY or 3 * found > starts:
             break
-    assert best  # noqa: S101
     return best
 
 

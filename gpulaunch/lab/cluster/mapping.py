@@ -103,7 +103,6 @@ def loads_of_links(tree: Tree, edges: Iterable[Edge], vertices: Sequence[int]) -
     """Return the traffic over the link from each vertex of a tree to its parent.
 
     Args:
-        edges: what ranks exchange.
         vertices: vertex of each rank; several ranks may be at one.
     """
     loads = [0.0] * len(tree.parents)

@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from math import inf
 
 from gpulaunch.lab.cluster.bisection import TINY, Rows, bisect, splits
 from gpulaunch.lab.cluster.cluster import Tree
@@ -125,7 +126,7 @@ def _multisect(
         return [list(members)]
     middle, first = _middle(sizes)
     if 0 < first < len(members):
-        sides = bisect(_local(rows, members), first, starts).sides
+        _, sides = bisect(_local(rows, members), first, starts)
     else:
         sides = [int(not first)] * len(members)
     halves: tuple[list[int], list[int]] = ([], [])
@@ -214,15 +215,14 @@ def _split_anew(
         for rank, row in zip(members, local, strict=True)
     ]
     orders = ((0, 1), (1, 0)) if len(parts[0]) == len(parts[1]) else ((0, 1),)
-    best: tuple[float, list[int], tuple[int, int]] | None = None
-    for split in splits(local, len(parts[0]), _STARTS_ANEW, 1):
-        second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
-        loads = split.cut + sum(beyond) - second, split.cut + second
+    best: tuple[float, list[int], tuple[int, int]] = inf, [], (0, 1)
+    for cut, sides in splits(local, len(parts[0]), _STARTS_ANEW, 1):
+        second = sum([rest for rest, side in zip(beyond, sides, strict=True) if side])
+        loads = cut + sum(beyond) - second, cut + second
         for order in orders:
             congestion = max(loads[order[0]] / speeds[0], loads[order[1]] / speeds[1])
-            if best is None or congestion < best[0] - TINY:
-                best = congestion, split.sides, order
-    assert best  # noqa: S101
+            if congestion < best[0] - TINY:
+                best = congestion, sides, order
     halves: tuple[list[int], list[int]] = ([], [])
     for rank, side in zip(members, best[1], strict=True):
         halves[side].append(rank)

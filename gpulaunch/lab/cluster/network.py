@@ -12,8 +12,8 @@ from gpulaunch.records import Record
 MOST_HOSTS = 1 << 16
 """Largest number of names in a list: a typing mistake must not fill the memory."""
 
-_MOST_BRACKETS = 8
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^\[\],\s])+")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 ASSUMED_NODE_GB_PER_S = 12.5
@@ -198,12 +198,17 @@ def expand_hostlist(text: str, path: Path = ()) -> tuple[str, ...]:
 
 def _expand_item(item: str, path: Path) -> list[str]:
     """Return the names of one item, which may have several brackets."""
-    before, bracket, rest = item.partition("[")
-    if not bracket:
-        return [item]
-    if item.count("[") > _MOST_BRACKETS:
-        raise FieldError(path, f"{quoted(item)} has more than {_MOST_BRACKETS} brackets")
-    ranges, _, after = rest.partition("]")
+    names = [""]
+    for place, piece in enumerate(_BRACKETS.split(item)):
+        inside = place % 2 == 1
+        parts = _read_ranges(item, piece, path) if inside else [piece]
+        if len(names) * len(parts) > MOST_HOSTS:
+            raise FieldError(path, f"{quoted(item)} gives more than {MOST_HOSTS} names")
+        names = [name + part for name in names for part in parts]
+    return names
+
+
+def _read_ranges(item: str, ranges: str, path: Path) -> list[str]:
     numbers: list[str] = []
     for one in ranges.split(","):
         found = _RANGE.fullmatch(one)
@@ -213,10 +218,7 @@ def _expand_item(item: str, path: Path) -> list[str]:
         if high - low >= MOST_HOSTS:
             raise FieldError(path, f"{quoted(item)} gives more than {MOST_HOSTS} names")
         numbers += [str(number).zfill(len(found[1])) for number in range(low, high + 1)]
-    tails = _expand_item(after, path)
-    if len(numbers) * len(tails) > MOST_HOSTS:
-        raise FieldError(path, f"{quoted(item)} gives more than {MOST_HOSTS} names")
-    return [before + number + tail for number in numbers for tail in tails]
+    return numbers
 
 
 def read_topology_conf(text: str) -> tuple[Switch, ...]:

@@ -53,7 +53,6 @@ class MeasuredJob(Record):
     """A job that is to be measured.
 
     Attributes:
-        options: options of its launches, as on a command line.
         progress: pattern of a line of progress; its one group is the number of iterations, or any
             other amount, that the job has done so far. None if all of the job is to run.
         slice_s: with `progress`, seconds to run on after the first such line.
@@ -188,7 +187,6 @@ def repeated(
 
     Args:
         what: name of these launches in the progress; a single launch without one is not reported.
-        options: further options of these launches, see launch.
     """
     count = count or job.runs
     done: list[Launched] = []

@@ -49,10 +49,8 @@ class Figure(Record):
     """The measured all-reduce bandwidth of a set of GPUs, and what each model predicts for it.
 
     Attributes:
-        gpus: indices of the GPUs.
         ring: the links of its best ring, by class, slowest last.
         all_reduce_gb_per_s: the peak bus bandwidth over all message sizes.
-        cut_gb_per_s: prediction of the cut model.
         mapa_gb_per_s: prediction of Eq. 2 with the paper's coefficients.
     """
 

@@ -20,7 +20,7 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
-from gpulaunch.sharing.speed import Capacity, idle_power, least_of, pace
+from gpulaunch.sharing.speed import Capacity, least_of, pace, speeds
 
 MOMENT_S = 0.05
 
@@ -182,7 +182,6 @@ class Company:
         """Count the time since the last look for the jobs that were there then.
 
         Args:
-            shares: that of each other job that is there now.
             now_s: the monotonic clock.
         """
         if self._since_s is not None:
@@ -206,8 +205,8 @@ class Company:
         demands = [one.client.demand for one in shares]
         caps = tuple(one.sm_percentage for one in shares)
         names = tuple(demand.name for demand in demands[1:])
-        (alone,) = pace(demands[:1], capacity, caps[:1]).speeds
-        beside = pace(demands, capacity, caps, idle_power(capacity)).speeds[0]
+        (alone,) = speeds(demands[:1], capacity, caps[:1])
+        beside = pace(demands, capacity, caps).speeds[0]
         is_guess = share.promised_pace is None
         return RunBeside(names, caps, self._seconds[()], alone, None if is_guess else beside)
 

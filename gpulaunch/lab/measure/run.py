@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import fsum, inf
 from typing import Any
 
-from gpulaunch.records import Record, as_dict, field_names, replace
+from gpulaunch.records import Record, as_dict, field_names
 
 STEADY_BYTES = 0.005
 """Largest relative difference from the maximum of memory that counts as at its maximum: a
@@ -180,8 +180,6 @@ class GpuRun(Record):
 
     Attributes:
         gpu: index of the GPU.
-        model: product name.
-        memory_bytes: size of its memory.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
             Usage.figures.
         traffic: what went over its NVLinks, by the GPU at their other end.
@@ -220,7 +218,6 @@ class RunBeside(Record):
         """Return the job's speed beside the others, as a share of its speed alone.
 
         Args:
-            duration_s: seconds that the run took.
             whole_s: seconds that it takes alone on the whole GPU.
         """
         done_s = min(self.alone_s * self.speed_alone, 0.99 * whole_s)
@@ -232,7 +229,6 @@ class Run(Record):
 
     Attributes:
         exit_status: exit status as a shell shows it, 0-255.
-        duration_s: seconds from its start to its end.
         gpus: its GPUs, by rank.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
@@ -331,11 +327,7 @@ def run_of(document: Mapping[str, Any]) -> Run:
     for gpu in document["gpus"]:
         traffic = tuple(PeerTraffic(**one) for one in gpu["traffic"])
         gpus.append(GpuRun(**{**gpu, "traffic": traffic}))
-    run = Run(**{name: document[name] for name in field_names(Run)})
-    return replace(
-        run,
-        command=tuple(run.command),
-        problems=tuple(run.problems),
-        gpus=tuple(gpus),
-        beside=None,
-    )
+    run: dict[str, Any] = {name: document[name] for name in field_names(Run)}
+    run |= {"gpus": tuple(gpus), "beside": None}
+    run |= {name: tuple(run[name]) for name in ("command", "problems")}
+    return Run(**run)

@@ -143,7 +143,6 @@ class Meter:
     """The door to NVML's counters of one GPU, or of one MIG instance, and its use so far.
 
     Args:
-        card: the same as NVML knows it.
         at: indices of all GPUs by PCI address.
 
     Attributes:

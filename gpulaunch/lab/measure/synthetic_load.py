@@ -101,17 +101,14 @@ class Cuda:
             said = (text.value or b"an error without a name").decode(errors="replace")
             raise CudaError(f"{name}: {said} ({code})")
 
-    def number(self, name: str, *arguments: object) -> int:
-        """Call a function and return the int that it writes through its first argument."""
-        out = ctypes.c_int()
+    def get(self, name: str, *arguments: object) -> int:
+        """Call a function and return the number, handle or address that it writes first.
+
+        An int fills the lower half: hosts of NVIDIA GPUs are little-endian.
+        """
+        out = ctypes.c_uint64()
         self.call(name, ctypes.byref(out), *arguments)
         return out.value
-
-    def handle(self, name: str, *arguments: object) -> int:
-        """Call a function and return the 64-bit handle or address that it writes first."""
-        out = ctypes.c_void_p()
-        self.call(name, ctypes.byref(out), *arguments)
-        return out.value or 0
 
 
 Copy = tuple[str, int, int, int]
@@ -124,23 +121,23 @@ def open_gpus(cuda: Cuda) -> list[int]:
     Raises:
         CudaError: there is no GPU, or a context cannot be created.
     """
-    count = cuda.number("cuDeviceGetCount")
+    count = cuda.get("cuDeviceGetCount")
     if not count:
         raise CudaError("no GPU is visible to this process")
-    devices = [cuda.number("cuDeviceGet", index) for index in range(count)]
-    return [cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device) for device in devices]
+    devices = [cuda.get("cuDeviceGet", index) for index in range(count)]
+    return [cuda.get("cuCtxCreate_v2", _BLOCKING_SYNC, device) for device in devices]
 
 
 def memory(cuda: Cuda) -> list[Copy]:
     """Prepare a copy within the current GPU."""
-    source, target = (cuda.handle("cuMemAlloc_v2", MEMORY_BYTES) for _ in range(2))
+    source, target = (cuda.get("cuMemAlloc_v2", MEMORY_BYTES) for _ in range(2))
     return [("cuMemcpyDtoDAsync_v2", target, source, MEMORY_BYTES)]
 
 
 def link(cuda: Cuda) -> list[Copy]:
     """Prepare copies between host and the current GPU, in both directions at once."""
-    down, up = (cuda.handle("cuMemAlloc_v2", LINK_BYTES) for _ in range(2))
-    there, back = (cuda.handle("cuMemAllocHost_v2", LINK_BYTES) for _ in range(2))
+    down, up = (cuda.get("cuMemAlloc_v2", LINK_BYTES) for _ in range(2))
+    there, back = (cuda.get("cuMemAllocHost_v2", LINK_BYTES) for _ in range(2))
     return [
         ("cuMemcpyHtoDAsync_v2", down, there, LINK_BYTES),
         ("cuMemcpyDtoHAsync_v2", back, up, LINK_BYTES),
@@ -164,8 +161,7 @@ def run(kind: str) -> None:
     for context in open_gpus(cuda):
         cuda.call("cuCtxSetCurrent", context)
         queues += [
-            (context, cuda.handle("cuStreamCreate", _NON_BLOCKING), copy)
-            for copy in LOADS[kind](cuda)
+            (context, cuda.get("cuStreamCreate", _NON_BLOCKING), copy) for copy in LOADS[kind](cuda)
         ]
     count, done, told_s = 1, 0, time.monotonic()
     while not stopped:

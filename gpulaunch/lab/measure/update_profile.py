@@ -87,9 +87,9 @@ def percentile_95(values: Sequence[float]) -> float:
         >>> percentile_95([1.0, 2.0, 3.0, 4.0, 5.0])
         4.8
     """
-    return (
-        round(quantiles(values, n=20, method="inclusive")[-1], 9) if len(values) > 1 else values[0]
-    )
+    if len(values) == 1:
+        return values[0]
+    return round(quantiles(values, n=20, method="inclusive")[-1], 9)
 
 
 def resources_of(runs: Sequence[Run], source: str) -> Document:
@@ -101,13 +101,6 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
     sections = _sections_of(runs[0], source)
     for run in runs[1:]:
         sections = _merge_run(sections, _sections_of(run, source), source)
-    if len(runs) > 1:
-        figures = [figures_of(run) for run in runs]
-        sections["runs"]["percentile_95"] = {
-            key: rounded(percentile_95([one[key] for one in figures]))
-            for key in figures[0]
-            if all(key in one for one in figures)
-        }
     return sections
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, State
+from gpulaunch.decide.decision import Decision, Grant, State
 from gpulaunch.decide.needs import pose_problem
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
@@ -18,6 +18,8 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, utility_of
 from gpulaunch.records import Record, replace
+
+_LOWEST_UTILITY = 1e-9
 
 
 class SimulatedJob(Record):
@@ -145,8 +147,6 @@ class SimulatedMachines:
         requests: requests of all jobs that will come.
 
     Attributes:
-        all: the machines, by number.
-        sharing: whether a job shares GPUs.
         timed: whether decisions depend on the time.
     """
 
@@ -163,29 +163,20 @@ class SimulatedMachines:
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         self._alike: dict[Held, set[int]] = {(): set(range(count))}  # machines by their state
         self._kinds: dict[str, int] = {}
-        self._found: dict[object, _KnownDecisions] = {}  # by kind, earlier requests and state
+        # by kind, earlier requests, state and least utility
+        self._found: dict[tuple[object, ...], Found | None] = {}
         self._fabric = Fabric(topology)
 
     def kind_of(self, request: Request) -> int:
         """Return a number that is equal for requests alike but for least utility and time limit."""
-        like = replace(
-            request,
-            least_utility=0.0,
-            name=None,
-            ends_within_s=None,
-        )
+        like = replace(request, least_utility=0.0, name=None, ends_within_s=None)
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
         return self._kinds.setdefault(same, len(self._kinds))
 
     def find(
         self, job: SimulatedJob, kind: int, ahead: Ahead, clock_s: float
     ) -> tuple[int, Found] | None:
-        """Return the best machine for a job now, with its GPUs there; None if the job has to wait.
-
-        Args:
-            kind: that of its request.
-            ahead: earlier requests that wait.
-        """
+        """Return the best machine for a job now, with its GPUs there; None if the job waits."""
         best: tuple[tuple[float, ...], int, Found] | None = None
         least = 0 if self.sharing else job.request.gpus or 0  # a job that shares needs no free GPU
         for state, numbers in self._alike.items():
@@ -210,26 +201,34 @@ class SimulatedMachines:
         ahead: Ahead,
         clock_s: float,
     ) -> Found | None:
-        if self.timed and ahead.tickets:  # who may pass others depends on the time
-            memory = _KnownDecisions()
-        else:
-            memory = self._found.setdefault((kind, ahead.summary, state), _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.least_utility if patient else 0.0
-        known, found = memory.look_up(least)
-        if not known:
-            leases = list(self.all[number].leases.values())
-            decision = decide(
-                job.request, State(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
-            )
-            found = self._found_of(job, decision, leases) if isinstance(decision, Grant) else None
-            memory.keep(least, found, patient=patient)
+        # Almost every job has a least utility of its own. What a policy chooses under the lowest
+        # bound, it chooses under each one that this meets, too.
+        for bound in (min(least, _LOWEST_UTILITY), least):
+            key = kind, ahead.summary, state, bound
+            by_time = self.timed and ahead.tickets  # who may pass others depends on the time
+            if by_time or key not in self._found:
+                leases = list(self.all[number].leases.values())
+                decision = decide(
+                    replace(job.request, least_utility=bound),
+                    State(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s),
+                )
+                self._found[key] = self._found_of(job, decision, leases)
+            found = self._found[key]
+            if found is None or found.utility is None or found.utility >= least:
+                break
         return found
 
-    def _found_of(self, job: SimulatedJob, grant: Grant, leases: Sequence[Lease]) -> Found:
-        gpus = grant.placement.gpus
-        lease = lease_of(job, grant, tuple(self._uuid[gpu] for gpu in gpus))
-        return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
+    def _found_of(
+        self, job: SimulatedJob, decision: Decision, leases: Sequence[Lease]
+    ) -> Found | None:
+        if not isinstance(decision, Grant):
+            return None
+        gpus = decision.placement.gpus
+        lease = lease_of(job, decision, tuple(self._uuid[gpu] for gpu in gpus))
+        worth = self._worth(job.request, decision, leases)
+        return Found(gpus, lease, worth, decision.placement.utility)
 
     def utility(self, job: SimulatedJob, number: int, found: Found) -> float:
         """Return the utility of GPUs to a job that is about to start there, under any policy."""
@@ -306,32 +305,3 @@ class SimulatedMachines:
             lease.share and repr(lease.share),
             lease.ends_s if self.timed else 0.0,
         )
-
-
-class _KnownDecisions:
-    """Decisions for one kind of request in one state, by the least utility asked for.
-
-    GPUs whose utility passes a threshold are also granted under any lower threshold down to the one
-    that they were found for; a job that waits under a threshold waits under any higher one.
-    """
-
-    def __init__(self) -> None:
-        self.found: list[tuple[float, float, Found]] = []
-        self.waits_from = float("inf")
-
-    def look_up(self, least: float) -> tuple[bool, Found | None]:
-        """Return whether the answer is known, and the answer."""
-        if least >= self.waits_from:
-            return True, None
-        for low, high, found in self.found:
-            if low <= least <= high:
-                return True, found
-        return False, None
-
-    def keep(self, least: float, found: Found | None, *, patient: bool) -> None:
-        """Remember a decision, by a policy that waits for utility or not."""
-        if found is None:
-            self.waits_from = min(self.waits_from, least)
-        else:
-            enough = found.utility if patient and found.utility is not None else float("inf")
-            self.found.append((least, enough, found))

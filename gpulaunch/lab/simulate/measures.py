@@ -81,14 +81,10 @@ class Replay(Record):
     utilization: float
 
     @property
-    def first_s(self) -> float:
-        """The first arrival."""
-        return min(one.arrival_s for one in self.jobs)
-
-    @property
     def makespan_s(self) -> float:
         """Seconds from the first arrival to the last end."""
-        return max(one.ended_s for one in self.jobs) - self.first_s
+        first_s = min(one.arrival_s for one in self.jobs)
+        return max(one.ended_s for one in self.jobs) - first_s
 
     @property
     def throughput_jobs_per_hour(self) -> float:

@@ -46,7 +46,6 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
         generator: "uniform" (the mix of MAPA, SC'21) or "poisson" (that of topology-aware
             scheduling, SC'17); docs/guides/simulate.md has their distributions.
         seed: the same seed makes the same trace.
-        count: number of jobs.
 
     Returns:
         What a file of jobs says: under "job" a list of tables, under "profile" the profiles that
@@ -230,7 +229,6 @@ class Simulator:
         """Replay a trace under one policy.
 
         Args:
-            trace: the jobs.
             policy: policy that chooses GPUs; docs/explanation/placement.md lists the policies.
             machines: number of machines, all like this one.
             queue: "backfill", in which jobs pass others that they do not delay, "fifo", or

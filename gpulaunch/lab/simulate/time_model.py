@@ -89,11 +89,6 @@ class Yardstick:
         best = next(problem.ranked((figure,)))
         return problem.scores_by(best, (figure,))[0] / UNIT
 
-    def are_split(self, gpus: Sequence[int]) -> bool:
-        """Return whether GPUs, by index, are on several sockets."""
-        fabric = self._fabric
-        return len({fabric.socket[fabric.position[gpu]] for gpu in gpus}) > 1
-
 
 @lru_cache
 def yardstick_of(topology: Topology, model: str) -> Yardstick:
@@ -124,7 +119,7 @@ class TimeModel:
             gpus: indices of its GPUs, in rank order.
             company: leases of all other jobs on the machine.
         """
-        links = self._slowdown_of_links(job, gpus) if self._bandwidth else 0.0
+        links = self._slowdown_of_links(job, gpus, lease) if self._bandwidth else 0.0
         neighbours = (
             self._slowdown_of_neighbours(job.request, lease, company) if self._interference else 0.0
         )
@@ -132,14 +127,14 @@ class TimeModel:
             _speed_beside(job.request, lease, company) if self._sharing else 1.0
         ) - 1
 
-    def _slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
+    def _slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...], lease: Lease) -> float:
         """Return how much longer a job takes on links slower than the best.
 
         A measured slowdown is used if there is one, else the share of its time that it waits for
         links.
         """
         if job.split_slowdown is not None:
-            return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0
+            return job.split_slowdown if len(self._sockets(lease)) > 1 else 0.0
         share = job.communication_share
         if share is None:
             share = COMMUNICATION_SHARE if job.request.bandwidth_sensitive else 0.0

@@ -14,7 +14,7 @@ from math import fsum
 from gpulaunch.errors import UsageError
 from gpulaunch.lab.measure.traffic import NOISE_SHARE
 from gpulaunch.profiles.pattern import Confidence, Edge, union
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 LARGE_BYTES = 100_000
 """Least size of messages that gain from fast links (mapa-sc21 2.3 and Figure 2a)."""
@@ -87,7 +87,6 @@ class Calls(Record):
 
     Attributes:
         name: name of the function, such as "AllReduce" or "Send".
-        endpoint: the caller's side of the communicator.
         message_bytes: size as nccl-tests count it: that of the whole buffer, of which each rank has
             a part in an AllGather.
         peer: rank in the communicator: the peer of Send and Recv, the root of other functions.
@@ -249,13 +248,12 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
     ranks = max([1, *sizes])
     numbers = _number_gpus(log, ranks)
     groups = _find_groups(log, ranks, numbers)
-    found = LoggedTraffic(ranks, groups)
     if not moving and (log.calls or ranks == 1):
         why = "every communicator has one rank"
-        return replace(found, pattern="none", sensitive=False, confidence="likely", reasons=(why,))
+        return LoggedTraffic(ranks, groups, (), "none", False, "likely", (why,))
     if not moving:
         why = "calls and sizes are not logged: NCCL_DEBUG_SUBSYS=INIT,COLL adds them"
-        return replace(found, reasons=(why,))
+        return LoggedTraffic(ranks, groups, reasons=(why,))
     functions = _sum_up(moving)
     pattern, edges, sure, why = _find_pattern(log, ranks, moving, functions, numbers)
     mean = fsum(call.message_bytes * n for call, n in moving.items()) / sum(moving.values())
@@ -267,15 +265,8 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
     if log.damaged:
         total = log.damaged + log.calls.total()
         reasons.append(f"{log.damaged} of {total} calls cannot be read")
-    return replace(
-        found,
-        calls=functions,
-        pattern=pattern,
-        sensitive=sensitive,
-        confidence=sure,
-        reasons=tuple(reasons),
-        edges=edges,
-        message_bytes=mean,
+    return LoggedTraffic(
+        ranks, groups, functions, pattern, sensitive, sure, tuple(reasons), edges, mean
     )
 
 

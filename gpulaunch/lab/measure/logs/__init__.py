@@ -1,1 +1,0 @@
-"""Logs of other tools: NCCL's, and what DCGM has sampled."""
