@@ -48,8 +48,6 @@ def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
     at most; else the most alike one.
 
     Args:
-        text: what was written.
-        known: the names.
         least: how much alike they have to be, as difflib measures it: 0 to 1.
     """
     from difflib import get_close_matches  # late: it costs 3 ms
@@ -154,7 +152,6 @@ class FieldError(Exception):
 
     Args:
         path: keys and list positions from the top of the document down to the value.
-        message: what is wrong with it.
     """
 
     def __init__(self, path: tuple[str | int, ...], message: str) -> None:

@@ -104,7 +104,6 @@ async def aallocate(gpus: int | str | None = None, **settings: object) -> HeldLe
 
     Args:
         gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
-        settings: the other arguments of allocate.
 
     Example:
         >>> async def train():
@@ -146,7 +145,6 @@ def attempt_to_allocate(
     """Return an attempt to allocate what was asked for, which has not been started yet.
 
     Args:
-        asked: arguments of allocate, by name.
         over: called in the attempt's thread at its end.
 
     Raises:

@@ -36,7 +36,6 @@ def docker(
     Args:
         gpus: number of GPUs of each container, or "all"; None for what containers ask for.
         client: client of the engine, which has to be on this machine; None for docker's own choice.
-        settings: any other argument of allocate(), by name.
 
     Raises:
         UsageError: the engine is on another machine.
@@ -92,10 +91,7 @@ def run_container(
         client: client of an engine on this machine, such as docker.from_env().
         gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
         profile: name or file of the job's profile; None for the one that the image's label names.
-        wait: whether to queue for GPUs that are busy.
         wait_timeout: longest time to queue, in seconds or as text such as "10m".
-        settings: any other argument of allocate(), by name.
-        options: the other arguments of client.containers.run().
 
     Returns:
         What client.containers.run() returns: the container with detach=True, else its output.

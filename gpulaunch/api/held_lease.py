@@ -90,11 +90,9 @@ class HeldLease:
     """GPUs that this process holds until it releases them or ends, however it ends.
 
     Attributes:
-        id: id of the lease, as `gpulaunch status` shows it.
         gpus: indices of the GPUs, in rank order.
         uuids: UUIDs of the GPUs, in rank order.
         env: environment variables that tell a job its GPUs.
-        reason: why these GPUs were chosen.
         sm_percentage: its share of their SMs, 1-100, if it shares them; None if they are its own.
     """
 

@@ -20,7 +20,6 @@ class Command(Record):
     """One command.
 
     Attributes:
-        word: the word after `gpulaunch`, or the two words.
         arguments: the command's arguments in the help; "" if it has only options, WORD if it is
             the first of two words.
         summary: description in at most 60 characters; "" for one that only gpulaunch itself runs.

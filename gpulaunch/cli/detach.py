@@ -65,7 +65,6 @@ class Detached(Record):
 
     Attributes:
         terminal: socket of the program that holds its terminal, or None.
-        ready_fd: descriptor of the pipe for its answers.
         shell: the SHELL of the user, if it was changed on the way here.
     """
 
@@ -93,9 +92,6 @@ class Detachment:
     """The side of a detached launch: its answers to the process that started it, and its end.
 
     Until the job starts, it reports the end of the launch at a signal, too.
-
-    Args:
-        ended: called with the exit status; must not raise.
 
     Attributes:
         pipe: descriptor for the one answer that is awaited; None once it is given.

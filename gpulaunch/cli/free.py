@@ -78,7 +78,6 @@ def _end(table: Table, machine: Machine | None, grace_s: float, text: str, ended
 
     Args:
         machine: the machine of the lease; None for any.
-        ended: ids that were meant before, to which this one is added.
 
     Raises:
         GpulaunchError: there is no such thing, or it cannot be ended.

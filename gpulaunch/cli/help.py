@@ -161,7 +161,6 @@ def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> Usag
     """Return the error about a first word that is no command.
 
     Args:
-        at: index of the word among the arguments before the --.
         rest: the -- and what comes after it, if there is any.
     """
     word = before[at]

@@ -35,8 +35,6 @@ class Asked(Record):
         text: the words for it in messages, such as "device request 2" or "NV_GPU=0,1".
         number: number of GPUs, or "all", or None if devices are named.
         devices: the GPUs named, by index or UUID; () if a number is given.
-        nothing: whether no GPU is wanted.
-        of_other_maker: whether GPUs are wanted that no driver here has.
     """
 
     text: str
@@ -58,7 +56,6 @@ class AskedContainer(Record):
         runtime: the runtime that is named; None for the engine's own choice.
         privileged: whether it sees all devices of the host.
         variables: its variables, as NAME=VALUE.
-        files: device files that it is given.
     """
 
     title: str
@@ -237,7 +234,6 @@ class Image(Record):
 
     Attributes:
         user: user of their programs; "" for root.
-        variables: environment variables by name.
     """
 
     user: str
@@ -255,7 +251,6 @@ class Container(Record):
         has_failed: whether it was to start, and could not.
         restarts: whether its policy may start it again by itself.
         lease_id: id of the lease that it was made under, or None.
-        uuids: UUIDs of the GPUs that it was made with.
         created_at: time of its creation, in a form that sorts.
         shares: whether it was made to share its GPUs.
         given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted; or

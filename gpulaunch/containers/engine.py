@@ -56,7 +56,6 @@ class Info(Record):
     Attributes:
         id: the engine's own id, kept with its data.
         runtimes: names of its runtimes.
-        cdi_directories: directories in which it looks for CDI specifications.
         cdi_devices: device names that it has found there; None if the engine does not list them.
         security: names of its security options, such as userns or rootless.
         cdi_returns: whether it can start a container with CDI devices again after it has been
@@ -112,12 +111,10 @@ class EngineClient(ABC):
 
     Attributes:
         title: name of the engine in messages, such as Docker Engine.
-        program: name of its client.
         id_prefix: start of its engines' ids, which no other engine's ids have; "" if it has none.
         address_variable: environment variable that gives its client the engine's address.
         cannot_share: reason why its containers cannot share GPUs through MPS, or None if they can.
         ways: the members of WAYS that it can have.
-        address: address of the engine, for messages.
     """
 
     title: str
@@ -217,7 +214,6 @@ class EngineClient(ABC):
         """Return the container of a lease, in whatever state it is; None if there is none.
 
         Args:
-            lease_id: id of the lease that it was made under.
             container_id: its id if it is older than the lease, or None.
         """
         if container_id is not None:
@@ -291,7 +287,6 @@ class ContainerLaunch(Record):
     Attributes:
         engine_id: the engine's own id.
         way: way by which GPUs get in: one of WAYS, or NO_WAY.
-        asks_for_all: whether it asks for `all` GPUs.
         attached: whether the command that makes it stays until it has ended.
         passes_signals: whether that passes on the signals that it gets.
         container_id: its id if it exists already and is to be started again.

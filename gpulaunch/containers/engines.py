@@ -88,9 +88,6 @@ def runs_containers(program: str) -> bool:
 def module_of(path: str) -> str:
     """Return the module with the command line of a program for which runs_containers is true.
 
-    Args:
-        path: path or name of the program.
-
     Raises:
         UsageError: launching through this program is not built.
     """

@@ -16,7 +16,6 @@ class Flag(Record):
         name: name with its dashes, such as --gpus or -e.
         value: value of the flag; None without one.
         begin: index of the flag's word.
-        end: index after its last word.
     """
 
     name: str
@@ -34,7 +33,6 @@ def read_flags(words: Sequence[str], at: int, valued: Collection[str]) -> Iterat
     """Yield the flags up to the first other word; those in a word such as -itv one by one.
 
     Args:
-        at: index of the first word to read.
         valued: flags that always take a value, joined or as the next word.
     """
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):

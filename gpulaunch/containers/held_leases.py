@@ -148,7 +148,6 @@ class Followed:
 
     Args:
         container: where it will be; another engine at the same address does not know it.
-        lease_id: id of the lease that it will be made under.
         beside_others: whether the command makes others' containers, too, and goes on when this one
             has ended.
     """

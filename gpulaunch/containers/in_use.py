@@ -82,7 +82,6 @@ def running_containers(
     An engine that does not run, or that this user may not ask, is no problem.
 
     Args:
-        clients: clients of the engines.
         numbered: whether numbers of GPUs mean this machine's; those of a described one have none.
     """
     seen, problems = _ask_engines(clients)

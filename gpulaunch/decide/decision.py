@@ -126,7 +126,6 @@ def too_many_text(
     """Return why a request for more GPUs than there are can never start.
 
     Args:
-        scope: number of GPUs in reach.
         admitted: number of those that satisfy the request's constraints.
     """
     asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"

@@ -88,7 +88,6 @@ class Reach(Record):
     """The GPUs in reach of a request at the moment.
 
     Attributes:
-        scope: all of them.
         admitted: those that the request admits, busy or not.
         used: the use of some of them without a lease, by UUID.
         unfit: why some that nobody holds are out of service, by UUID.

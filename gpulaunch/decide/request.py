@@ -66,7 +66,6 @@ class Unfit(Record):
     """The answer that something will not do.
 
     Attributes:
-        reason: Why not, as a clause for messages.
         may_exist: something might do among what was not tried.
     """
 
@@ -115,7 +114,6 @@ class Request(Record):
         weights: weights of communication, interference and fragmentation in that utility.
         slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
             this one; 0.1 is 10 %.
-        assumed: fields above that neither the user nor a profile set.
         sharing: what it brings along if it shares; None if it wants GPUs to itself.
         exclusive_reason: why a job whose user wants to share gets GPUs to itself; None otherwise.
         ends_within_s: seconds within which the job has ended for certain once it has started: its

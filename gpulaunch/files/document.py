@@ -20,13 +20,7 @@ _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
 
 
 class Document(Record):
-    """A parsed TOML file, with what is needed to locate a mistake in it.
-
-    Attributes:
-        path: path of the file, or another name for it.
-        data: content of the file, or of one of its tables.
-        place: path of that table in the file.
-    """
+    """A parsed TOML file, with what is needed to locate a mistake in it."""
 
     path: str
     text: str

@@ -29,7 +29,6 @@ class Component(Record):
     Attributes:
         weight: its weight beside the others, above 0.
         mean: mean of the logarithm of the seconds.
-        deviation: standard deviation of that.
         relation: what the jobs that it comes from have in common.
         doubt: standard deviation of the error of the mean, which is common to all jobs of the
             relation.

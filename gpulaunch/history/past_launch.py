@@ -16,7 +16,6 @@ class PastLaunch(Record):
     """One launch: what it asked for, what it got, how it ended.
 
     Attributes:
-        key: random key of the launch in the history.
         id: id of its lease; empty as long as it has none.
         user_id: owner of the file that the line stands in; it is not in the line itself.
         command: argv; what is published of it, where others may read the history.

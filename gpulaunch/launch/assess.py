@@ -61,7 +61,6 @@ def look(
 
     Args:
         ticket: the launch's own ticket; None if it is not in the queue.
-        outside: use of GPUs that no lease explains.
     """
     records = table.peek(ticket)
     if outside:  # this reads /proc, which may block on a process that hangs: never under the lock

@@ -35,7 +35,6 @@ class Task(Record):
         id: place of the job in the file, from 0.
         digest: digest of what is run; the times in the file do not count.
         arrival_s: earliest launch, in seconds from the beginning of the batch.
-        launch: its launch, as read on the idle machine.
         after: ids of the jobs that must have ended before, and whether any end of them will do.
     """
 

@@ -70,7 +70,6 @@ class DockerPorter(ContainerLeases):
     Porter documents create() and start().
 
     Args:
-        client: our own client of the engine.
         line: docker's command line; None for a program that talks to the engine itself.
         fills: whether a program's container that says nothing of GPUs gets some, as docker run's.
         forks: whether leases may have companions, as of ContainerLeases.
@@ -290,7 +289,6 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
 
     Args:
         path: path of the lease's record.
-        environment: variables that the job gets besides.
 
     Returns:
         No variables where there is no engine on this machine.
@@ -406,9 +404,6 @@ def read_project_launch(
 
     Of compose's own reading of the project only device requests and `gpus` count here; a container
     that gets GPUs in another way asks for them when it is made.
-
-    Args:
-        line: a compose command.
 
     Raises:
         SystemExit: the project is wrong, which docker has told.

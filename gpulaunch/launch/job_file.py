@@ -55,7 +55,6 @@ class Entry(Record):
 
     Attributes:
         own: values that only a job has: the keys of _JOB, and the title of a plain line.
-        settings: settings of its launch, as texts.
     """
 
     own: Mapping[str, Any]
@@ -96,11 +95,7 @@ class Where(Record):
 
 
 class JobFile(Record):
-    """A file of jobs, as it was read.
-
-    Attributes:
-        tables: tables of these profiles, as they are in the file.
-    """
+    """A file of jobs, as it was read."""
 
     entries: tuple[Entry, ...]
     profiles: Mapping[str, Profile]

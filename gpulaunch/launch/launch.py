@@ -104,7 +104,6 @@ class Keeper:
     Attributes:
         process: the process that the record names as the job.
         lease: the lease as recorded; from acquire(), as the next two.
-        grant: the decision, with the GPUs and the reason.
         state: the state of the machine in which they were granted.
     """
 

@@ -175,7 +175,6 @@ def follow(
     """Yield the output of a launch as it comes, and at last the launch as it has ended.
 
     Args:
-        fd: descriptor of its log.
         at: where to begin, in bytes.
     """
     ended = launch.exit_status is not None

@@ -41,7 +41,6 @@ def read_container_launch(
         info: what the engine says of itself that is to make it.
         asked: the GPUs that it asks for; None if it says nothing.
         image: its image; None if it is not here.
-        command: the command line, for others to see.
         name: name that the user gave the job, or None.
 
     Returns:
@@ -107,7 +106,6 @@ def read_container_start(
 
     Args:
         container: the container, which was made under a lease that has ended.
-        command: the command line, for others to see.
         name: name that the user gave the job, or None.
     """
     shown = f"container {printable(container.name)}"

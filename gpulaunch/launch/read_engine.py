@@ -94,7 +94,6 @@ class EnginePlace(Record):
         grant: GPUs that it gave; None if the engines here give none.
         visible: what programs of the engine that started the ranks expect to see of the GPUs.
         elsewhere: nodes that have the GPUs, if this process is not on one of them; else empty.
-        ask: how to ask for GPUs.
     """
 
     job: EngineJob

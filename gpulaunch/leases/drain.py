@@ -24,7 +24,6 @@ class Drain(Record):
     """A GPU that is out of service.
 
     Attributes:
-        uuid: UUID of the GPU, or of the card of its MIG instances.
         machine: name and digest of a described machine; () for this machine's own GPUs.
         reason: why, in the words of whoever drained it; may be empty.
     """

@@ -411,7 +411,6 @@ class Ticket(Record):
     """A place in the queue.
 
     Attributes:
-        id: id of the lease that it will become.
         number: number given under the host-wide lock, which orders tickets of one instant.
         user_id: owner of the record's file; it is not in the record itself.
         table: key of the described machine; None for this machine's own GPUs.

@@ -149,7 +149,6 @@ def encode(
     """Return the fields that differ from their defaults; records in them as tables or rows.
 
     Args:
-        without: fields to leave out, of records in it, too.
         as_rows: fields whose records are written as lists.
     """
     defaults = default_values(record.__class__)
@@ -183,7 +182,6 @@ def decode(
         needed: fields that must be there.
         certain: fields that must be understood if they are there.
         readers: functions that make a field's value from what the document has.
-        where: path of the document in its file, for messages.
         own: fields that are not in the document.
 
     Raises:

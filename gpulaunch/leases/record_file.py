@@ -62,7 +62,6 @@ class Draft:
     Attributes:
         fd: its descriptor, above those of the job; a process that inherits it keeps the record
             alive.
-        id: id of the lease or ticket that it becomes.
 
     Raises:
         OSError: such a file cannot be made in the directory.
@@ -137,9 +136,6 @@ class FoundRecord(Record):
 
 def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | None:
     """Read a record; return None if the file is gone or no record.
-
-    Args:
-        directory: path of the directory, for messages.
 
     Raises:
         UnreadableError: this user may not read the file.

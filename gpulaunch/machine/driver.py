@@ -17,7 +17,6 @@ class Build(Record):
     """This machine as its driver reads it.
 
     Attributes:
-        topology: the GPUs in service and their links.
         problems: one line for each GPU that was left out.
         is_steady: whether the next reading would be equal, so that this one may be cached.
     """

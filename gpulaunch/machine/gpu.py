@@ -44,8 +44,6 @@ class Gpu(Record):
             unknown.
         pcie_width: highest number of lanes that GPU and slot support; 0 if unknown.
         nvlink_version: major version of its NVLinks; 0 if it has none.
-        nvswitch_links: number of its NVLinks that end in an NVSwitch.
-        cpu_nvlinks: number of its NVLinks that end in a CPU, as on POWER.
         nvlink_gb_per_s: bandwidth of one NVLink per direction, from the driver or description; 0 if
             unknown.
         pci_address: "domain:bus:device", or None if unknown.
@@ -157,8 +155,6 @@ def mig_profile_name(
     instance can use: 39.25 of 80 GiB are "40gb".
 
     Args:
-        slices: of its GPU instance.
-        compute_slices: of its compute instance.
         card_memory_bytes: memory of the card; 0 if unknown.
 
     Source: NVIDIA go-nvlib pkg/nvlib/device/mig_profile.go, getMigMemorySizeInGB.

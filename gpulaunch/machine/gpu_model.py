@@ -35,7 +35,6 @@ class GpuModel(Record):
     Attributes:
         models: product names that NVML reports for it.
         compute_capability: major and minor version, such as "8.0".
-        sm_count: number of enabled streaming multiprocessors.
         max_clock_mhz: boost clock of the SMs in MHz.
         dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s.
         power_limit_w: default limit of the board in W.

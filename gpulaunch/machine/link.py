@@ -136,7 +136,6 @@ def pcie_bandwidth(
     """Return the bandwidth between two GPUs over PCIe, in GB/s per direction.
 
     Args:
-        path: one of PCIE_PATHS.
         generation: PCIe generation of the slower end, 1 to 6; an unknown one (0) counts as 3.
         width: lanes of the narrower end; an unknown one (0) counts as 16.
         peer_to_peer: whether it works; if not, everything goes through the host's memory, however
@@ -161,7 +160,6 @@ class Link(Record):
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: NVLink bandwidth per direction that NCCL plans with; 0 without
             NVLink.
-        pcie_gb_per_s: bandwidth over PCIe per direction.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -226,7 +224,6 @@ def connect(
     """Return the link of two GPUs, with all bandwidths that follow from them; the order is free.
 
     Args:
-        direct_nvlinks: NVLinks that join the two without a switch.
         pcie_gb_per_s: bandwidth over PCIe if the machine's description states it; else it is
             computed.
         peer_to_peer: whether peer-to-peer over PCIe works; None if unknown, which counts as yes.

@@ -31,7 +31,6 @@ class Topology(Record):
         links: links by ascending (a, b); complete.
         digest: digest of the description; None for the machine that we run on.
         measured: results of `gpulaunch topo --measure`, if any.
-        driver: name of the GPUs' driver in the registry.
     """
 
     name: str

@@ -24,8 +24,6 @@ def mapa_equation(x: int, y: int, z: int) -> float:
     """Return the predicted effective bandwidth of a ring, GB/s.
 
     Args:
-        x: number of double NVLinks.
-        y: number of single NVLinks.
         z: number of PCIe edges.
 
     Source: mapa-sc21 Eq. 2 with Table 2. It has no intercept and is not monotone.

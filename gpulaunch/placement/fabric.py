@@ -50,8 +50,6 @@ class Fabric:
     than the NVLink beside it, it makes no difference.
 
     Attributes:
-        gpus: index of the GPU at each position.
-        position: position of the GPU with each index.
         kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.
         kind: for each two positions the place in `kinds` of their link.
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.

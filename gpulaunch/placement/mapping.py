@@ -34,7 +34,6 @@ class Mapping(Record):
     Attributes:
         gpus: positions, in rank order.
         slowest: speed of the slowest edge; 0 without speeds.
-        total: aggregate bandwidth.
     """
 
     gpus: tuple[int, ...]

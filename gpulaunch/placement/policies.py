@@ -290,7 +290,6 @@ class Placement(Record):
     Attributes:
         gpus: indices, in rank order.
         by: the scores that decide, the first one first.
-        candidates: number of sets there were.
         chosen_by_policy: whether the policy chose the set by itself, and compared none.
         utility: utility to the job, 0 to 1; None if the policy knows none.
     """

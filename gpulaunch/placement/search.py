@@ -27,7 +27,6 @@ def enumerate_sets(
 
     Args:
         free: all free GPUs, admitted or not, which tell the sockets that are alike.
-        required: GPUs that each set has; all groups have them, too.
         groups: the GPUs that may be taken, in groups of which a set lies in one.
 
     Returns:

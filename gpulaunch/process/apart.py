@@ -30,8 +30,6 @@ class Attempt(Generic[T]):
     It is given up, too, when the last reference to the attempt is gone.
 
     Args:
-        work: the function. Its argument is a descriptor that polls as ready once the attempt is
-            given up; it may then raise GivenUpError.
         undo: called with what the function returned if nobody wants it any more.
         over: called in the thread at the end, also once what was given up is undone.
     """
@@ -78,8 +76,6 @@ class _Shared(Generic[T]):
 
     Attributes:
         found: what the function returned; the thread puts it there, and the caller takes it.
-        problem: what the function raised.
-        ended: held until the function has ended.
     """
 
     def __init__(

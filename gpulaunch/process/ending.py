@@ -62,11 +62,7 @@ def descendants(spared: Collection[int] = ()) -> set[int]:
 
 
 def family(spared: Collection[int] = ()) -> set[int]:
-    """Live descendants of this process; what has ended is left for others to put away.
-
-    Args:
-        spared: these are left out, and theirs.
-    """
+    """Live descendants of this process; what has ended is left for others to put away."""
     children = _children()
     if children is not None and not children.difference(spared):
         return set()

@@ -36,11 +36,7 @@ def own_command() -> list[str]:
 
 
 def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
-    """Turn this process into another program, as if gpulaunch had never been; exit like env if not.
-
-    Args:
-        without: variables to leave out.
-    """
+    """Turn this process into another program, as if gpulaunch had never been, or exit as env."""
     variables = {
         name: value
         for name, value in clean_environment().items()

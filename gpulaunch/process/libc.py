@@ -56,9 +56,6 @@ def change_mask(how: int, signals: Iterable[int]) -> frozenset[int]:
     signal.pthread_sigmask makes a member of an enumeration of each number that it returns: 60 us
     for all of them, where the system call takes one. Taking and releasing a lease are eight such
     calls.
-
-    Args:
-        how: signal.SIG_BLOCK, signal.SIG_UNBLOCK or signal.SIG_SETMASK.
     """
     return frozenset(_signal.pthread_sigmask(how, signals))
 

@@ -263,11 +263,6 @@ def merged(below: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dic
     If figures of both remain in a section, its source names both. If `own` does not say on which
     GPU it measured, the GPU below is not taken over as its own.
 
-    Args:
-        below: the document below, already checked.
-        own: the document above, already checked.
-        called: name of the one below, for the source.
-
     Example:
         >>> below = {"resources": {"power_w": 90, "energy_j": 180, "source": "Table II"}}
         >>> own = {"resources": {"power_w": 80, "source": "our A100"}}

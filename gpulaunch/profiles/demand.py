@@ -59,7 +59,6 @@ class Demand(Record):
     Attributes:
         sm_utilization_percentage: average SM utilization, 0-100.
         memory_bandwidth_utilization_percentage: average, 0-100.
-        memory_bytes: maximum device memory.
         power_w: average power; None if unknown.
         curve: throughput over the share of SMs, by ascending share; empty if not measured.
         intensity: "memory" or "compute", where no curve tells; None if unknown.

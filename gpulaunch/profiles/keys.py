@@ -169,9 +169,6 @@ def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
 def check_section(document: object, section: type[Section], where: Where = ()) -> None:
     """Check a table, and the sections within it.
 
-    Args:
-        where: path of the table in the whole document.
-
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """

@@ -49,8 +49,6 @@ class Sums(Record):
     Attributes:
         sm_percentage: average SM utilization; where some tell it as a share of the SMs and others
             as a share of the time, all of it as time.
-        memory_bandwidth_percentage: average memory-bandwidth utilization, likewise.
-        memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
     """
 
@@ -67,7 +65,6 @@ class Verdict(Record):
         reasons: every bound that is exceeded, with figures; empty if they may.
         decided_by: "sums" of what they use; "curves" or "measured" where a pair's throughput, as
             predicted from both curves or as measured, outweighs sums that are exceeded.
-        notes: what is worth knowing and no reason to refuse.
         caps: cap of each in % of the SMs, as held or as is best; none if they may not share.
         pace: their predicted speeds at these caps; None if they may not share.
         why: why these caps, in a sentence; None if they may not share.

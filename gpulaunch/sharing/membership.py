@@ -83,7 +83,6 @@ def ready_to_share(
     meanwhile is a member of the group.
 
     Args:
-        residents: leases that are in the group already.
         mps: where daemons are; None on a described machine, which has none.
 
     Raises:

@@ -32,7 +32,6 @@ class PlannedJob(Record):
     """Tasks that run one after the other: one client of a GPU.
 
     Attributes:
-        name: a name that no other has.
         duration_s: duration of one task, alone on the GPU; above 0.
         tasks: number of tasks; 1 or more.
         after: names of the jobs that must have ended.
@@ -100,7 +99,6 @@ class GroupMember(Record):
 
     Attributes:
         sm_percentage: its cap; None if it has the GPU to itself.
-        end_s: its predicted end, from the start of the plan.
     """
 
     job: PlannedJob
@@ -115,9 +113,6 @@ class Group(Record):
 
     Attributes:
         gpu: 0 to gpus - 1.
-        start_s: start, from the start of the plan.
-        stp: predicted system throughput.
-        antt: predicted average normalized turnaround time.
         notes: worth knowing, such as power beyond the limit.
         why_alone: why nobody joins, if it has a single member.
     """
@@ -136,8 +131,6 @@ class Plan(Record):
     """The groups that a queue is divided into, and what they are predicted to take.
 
     Attributes:
-        groups: the groups, by start, then by GPU.
-        cost: predicted cost of the whole queue: all GPUs, until the last job ends.
         sequential: its cost if no job shared, each starting in the order of the queue when a GPU
             gets free.
     """

@@ -38,10 +38,6 @@ class ShareGroup:
 
     Args:
         uuids: UUIDs of the GPUs, ascending.
-        patience_s: the longest wait for the MPS server.
-
-    Attributes:
-        daemon: the daemon, whether it runs or not.
     """
 
     def __init__(

@@ -131,7 +131,6 @@ class Kernels(Record):
 
     Attributes:
         busy: share of the job's time alone in which they run, above 0.
-        sms: share of the SMs that they take where they may.
         bandwidth: share of the memory's bandwidth that they use on all SMs.
         curve: their speed over the share of the SMs; 1 on all.
         fills_memory: whether what they use on all SMs is all that the memory gives.

@@ -295,7 +295,7 @@ import sys
 
 def test():
     names = {name for name in sys.modules if name.split(".")[0] == "gpulaunch"}
-    assert names == {"gpulaunch", "gpulaunch.pytest_plugin", "gpulaunch.pytest_plugin.plugin"}
+    assert names == {"gpulaunch", "gpulaunch.pytest_plugin"}
 """
     directory = write(launcher, tests)
     command = [sys.executable, "-m", "pytest", *OPTIONS, "--strict-markers", "-W", "error"]

@@ -18,7 +18,7 @@ TABLE_OF_ROOMS = ARCHITECTURE[ARCHITECTURE.index("| room |") : ARCHITECTURE.inde
 ROOMS = re.findall(r"^\| `(\w+)` \|", TABLE_OF_ROOMS, re.MULTILINE)
 PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
-    "_pytest": {"pytest_plugin/forked.py"},
+    "_pytest": {"pytest_plugin/leases.py"},
     "argparse": {"cli/arguments.py"},
     "ctypes": {
         "lab/measure/synthetic_load.py",
@@ -36,7 +36,7 @@ DOORS = {
         "machine/nvidia/nvml.py",
         "lab/measure/sampler.py",
     },
-    "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},
+    "pytest": {"pytest_plugin/__init__.py", "pytest_plugin/leases.py"},
     "rich": {"cli/screen.py"},
     "shtab": {"cli/completion.py"},
     "tomlkit": {"files/write.py"},

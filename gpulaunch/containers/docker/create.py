@@ -102,7 +102,6 @@ def asked_gpus(
     Only if nothing asks for an NVIDIA GPU, what asks for those of other makers counts.
 
     Args:
-        container: what it says besides.
         nv_gpu: nvidia-docker's list of GPUs, from the environment; "" for none.
         image: the image; None if it is not here.
         by: program that chooses NVIDIA's runtime, such as nvidia-docker, or None.
@@ -267,9 +266,6 @@ def check_sharing(
     """Check that a container can be a client of its user's MPS daemon, as far as is known now.
 
     Args:
-        asked: what the request says.
-        engine: name of the engine in messages.
-        user_id: user id of the launching user, whom the MPS daemon serves.
         image_user: USER of the image, "" for root; None if the image is not here yet.
         security: the engine's security options, such as "userns" or "rootless".
 

@@ -40,9 +40,7 @@ class DockerLine(Record):
     """A docker command line.
 
     Attributes:
-        argv: it, with docker itself as the program.
         alias: name by which it was called if that is another one, such as nvidia-docker.
-        options: flags before the subcommand.
         word: what is to be done, such as "run", or "compose up"; "" if nothing is made or started.
         at: index in argv of the word that says so.
     """

@@ -115,12 +115,10 @@ class PodmanCommand(Record):
     """A command line of podman.
 
     Attributes:
-        global_flags: flags before the subcommand.
         subcommand: words such as ("run",) or ("container", "run"); one word for those that neither
             make nor start containers.
         flags: flags of the subcommand, if it makes or starts containers.
         flags_end: index after the last flag, and before the -- that may end them.
-        operands: words after the flags: image, command and arguments, or containers.
     """
 
     argv: tuple[str, ...]

@@ -56,7 +56,6 @@ class Node(Record):
     """One machine of a cluster.
 
     Attributes:
-        name: host name, as the cluster engine knows it.
         sockets: ids of the cores of each socket, a socket without cores left out.
     """
 
@@ -74,7 +73,6 @@ class Cluster(Record):
     """Machines joined by a network.
 
     Attributes:
-        source: origin of the facts.
         network: switches, with the nodes as leaves, in the order of `nodes`.
     """
 

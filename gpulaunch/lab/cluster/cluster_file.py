@@ -87,9 +87,6 @@ def load_cluster(name: str) -> Cluster:
 def tree_of_file(path: str, nodes: Mapping[str, float]) -> Tree:
     """Return the network of a topology.conf, or of what `scontrol show topology` has printed.
 
-    Args:
-        nodes: see network_tree.
-
     Raises:
         UsageError: the file is wrong, or the network no tree; with path and line.
     """

@@ -43,13 +43,7 @@ Inside = Callable[[Rows, Sequence[int], Tree], dict[int, int]]
 def map_inside(
     problem: MappingProblem, nodes: Sequence[int], to_cores: Inside, to_gpus: Inside
 ) -> RankMapping:
-    """Return the mapping of ranks that are on nodes already: phases 2 and 3 (magc-2016 V-A).
-
-    Args:
-        nodes: number of the node of each rank.
-        to_cores: given CPU traffic and the tree of cores.
-        to_gpus: given GPU traffic and the tree of GPUs.
-    """
+    """Return the mapping of ranks that are on nodes already: phases 2 and 3 (magc-2016 V-A)."""
     members: dict[int, list[int]] = {}
     for rank, number in enumerate(nodes):
         members.setdefault(number, []).append(rank)
@@ -147,10 +141,8 @@ class Judgement(Record):
     """How a mapping loads the links.
 
     Attributes:
-        maximum: the largest congestion of a link.
         worst: the first link that has it; None if there is no link.
         between_nodes: traffic of pairs of ranks on different nodes, CPU and GPU together.
-        links: every link: network, CPU and GPU trees.
     """
 
     maximum: float

@@ -235,7 +235,6 @@ def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int]) -> list[
     Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
 
     Args:
-        network: its leaves are the nodes.
         sizes: ranks that each node takes, 0 for one that is not used.
     """
     unit = scaled(traffic, largest_weight([traffic]))

@@ -36,8 +36,6 @@ class Switch(Record):
     """A switch of a network, or another group of nodes, as a text names it.
 
     Attributes:
-        nodes: names of the nodes on it.
-        switches: names of the switches below it.
         path: where the text says so, for messages: keys in a document, or a line.
         gb_per_s: bandwidth of its links upward together, per direction; 0 if unknown.
     """

@@ -212,9 +212,6 @@ def _least_memory(gpus: Sequence[Gpu]) -> int:
 def find_others(name: str) -> list[Other]:
     """Return the programs to run beside the job.
 
-    Args:
-        name: a profile that has a command, or "synthetic" for our own loads.
-
     Raises:
         UsageError: there is no such profile, or it has no command.
     """

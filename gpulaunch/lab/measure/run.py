@@ -65,7 +65,6 @@ class Reading(Record):
         occupancy_percentage: warps resident of those that would fit, since the reading before,
             0-100 (GPM).
         dram_percentage: DRAM bandwidth in use since the reading before, 0-100 (GPM).
-        energy_j: counter of the energy used.
     """
 
     at_s: float
@@ -166,7 +165,6 @@ class PeerTraffic(Record):
     """The bytes that a GPU exchanged with another one over the NVLinks between them.
 
     Attributes:
-        peer: index of the other GPU.
         sent: None, as received, if they were not counted.
     """
 
@@ -179,7 +177,6 @@ class GpuRun(Record):
     """The readings of one of a job's GPUs.
 
     Attributes:
-        gpu: index of the GPU.
         figures: its use from the job's beginning to its end, or until the readings stopped, as of
             Usage.figures.
         traffic: what went over its NVLinks, by the GPU at their other end.
@@ -229,7 +226,6 @@ class Run(Record):
 
     Attributes:
         exit_status: exit status as a shell shows it, 0-255.
-        gpus: its GPUs, by rank.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
         beside: the jobs that shared its GPUs; None if there were none, or others came or went.

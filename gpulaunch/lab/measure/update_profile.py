@@ -130,9 +130,6 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> tuple[Document, 
     A run that does not fit is only counted; the third in a row replaces what was known, for then
     the job has changed. A complete run always replaces an incomplete one.
 
-    Args:
-        run: a complete run.
-
     Returns:
         The sections, and a line for each figure of the run that does not fit those known before.
     """

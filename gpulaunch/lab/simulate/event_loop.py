@@ -32,7 +32,6 @@ class Rules(Record):
     """The rules of a replay.
 
     Attributes:
-        model: name of the bandwidth model that the policy uses.
         queue: "backfill", in which jobs pass others that they do not delay, "fifo", or "first_fit",
             in which a job starts as soon as it fits, like the published simulator of
             topo-aware-sc17: it keeps nothing free for those before it.

@@ -68,7 +68,6 @@ def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
 
     Args:
         job: the job; its number in the queue is its place in the trace.
-        uuids: UUIDs of the GPUs that the request admits.
     """
     choosy = job.request.is_choosy
     return Ticket(

@@ -70,7 +70,6 @@ class Replay(Record):
     """One run of a simulator over one trace.
 
     Attributes:
-        topology: name of the machine.
         jobs: measures of each job, in the order of starts.
         utilization: share of GPU time until the last end in which a GPU was held, 0 to 1.
     """

@@ -229,7 +229,6 @@ class Simulator:
         """Replay a trace under one policy.
 
         Args:
-            policy: policy that chooses GPUs; docs/explanation/placement.md lists the policies.
             machines: number of machines, all like this one.
             queue: "backfill", in which jobs pass others that they do not delay, "fifo", or
                 "first_fit", in which a job starts as soon as it fits, whoever it delays.
@@ -275,7 +274,6 @@ class Simulator:
         Args:
             job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
                 duration.
-            policy: policy that chooses GPUs; docs/explanation/placement.md lists the policies.
             busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 

@@ -88,9 +88,6 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
 
     It costs one call for each card, and another one from Hopper on.
 
-    Args:
-        card: handle of the GPU or MIG instance.
-
     Raises:
         LostGpuError: the GPU does not answer.
     """

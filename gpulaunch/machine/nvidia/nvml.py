@@ -100,7 +100,6 @@ class NvmlDevice:
     """A GPU, or a MIG instance of one, queried through NVML.
 
     Args:
-        index: index of the card, for messages.
         unsteady: list to which every call is added that failed and may succeed the next time.
     """
 
