@@ -165,7 +165,7 @@ LATER_LABEL = "io.gpulaunch.later"
 """Says that a container holds its GPUs before its first start, as after docker create."""
 
 PROFILE_LABEL = "io.gpulaunch.profile"
-"""The profile of an image's jobs: its name, or the whole of it as TOML."""
+"""The name of the profile of an image's jobs."""
 
 PROJECT_LABEL = "com.docker.compose.project"
 """The project of compose that a container belongs to."""
