@@ -31,7 +31,7 @@ def quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
-def shortened(text: str) -> str:
+def excerpt(text: str) -> str:
     """Text for a message, or the beginning of one that is longer than 40 characters."""
     return text if len(text) <= 40 else f"{text[:39]}…"
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
-from gpulaunch.errors import quoted, shortened
+from gpulaunch.errors import excerpt, quoted
 from gpulaunch.machine.gpu import Gpu, parse_cpuset
 from gpulaunch.machine.link import PCIE_PATHS, PathType, Wiring, nvlink_version, wired
 from gpulaunch.machine.topology import Topology
@@ -153,12 +153,12 @@ def _read_header(number: int, line: str) -> _Header:
         name = " ".join(found.split())
         title = name in _TITLES
         if not title and not (_GPU.fullmatch(name) or _ADAPTER.fullmatch(name)):
-            message = f"column {quoted(shortened(name))} is not one that nvidia-smi prints"
+            message = f"column {quoted(excerpt(name))} is not one that nvidia-smi prints"
             raise TextError(number, message)
         if name in (*columns, *titles):
-            raise TextError(number, f"column {quoted(shortened(name))} is there twice")
+            raise TextError(number, f"column {quoted(excerpt(name))} is there twice")
         if titles and not title:
-            raise TextError(number, f"column {quoted(shortened(name))} is after {titles[-1]!r}")
+            raise TextError(number, f"column {quoted(excerpt(name))} is after {titles[-1]!r}")
         (titles if title else columns).append(name)
     header = _Header(number, tuple(columns), tuple(titles))
     for before, gpu in pairwise(header.gpus):
@@ -179,7 +179,7 @@ def _read_row(number: int, line: str, header: _Header) -> _Row:
             break
         if not _CONNECTION.fullmatch(word):
             known = f"X, NV1 to NV99, {', '.join(PCIE_PATHS)}, SOC"
-            raise TextError(number, f"row {name}: {quoted(shortened(word))} is not one of {known}")
+            raise TextError(number, f"row {name}: {quoted(excerpt(word))} is not one of {known}")
         if (word == "X") != (column == name):
             found = f"row {name} has {word!r} under {column}"
             raise TextError(number, f"{found}: a GPU has 'X' under itself and nowhere else")
@@ -210,7 +210,7 @@ def _read_affinity(
             del words[-2]
     sets = [_read_cpus(number, name, word) for word in words]
     if len(sets) != len(titles):
-        found = f"{quoted(shortened(' '.join(tail.split())))} after its connections"
+        found = f"{quoted(excerpt(' '.join(tail.split())))} after its connections"
         raise TextError(number, f"row {name} has {found}, for {len(titles)} columns")
     known = dict(zip(titles, sets, strict=True))
     cpus = known.get(_TITLES[0], frozenset())
@@ -230,7 +230,7 @@ def _read_cpus(number: int, name: str, word: str) -> frozenset[int]:
             return frozenset() if word == "N/A" else parse_cpuset(word)
     except ValueError:
         pass
-    found = f"row {name}: {quoted(shortened(word))} after its connections"
+    found = f"row {name}: {quoted(excerpt(word))} after its connections"
     raise TextError(number, f"{found} is neither a list such as 0-19,40-59 nor N/A")
 
 

@@ -8,7 +8,7 @@ from math import fsum
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from gpulaunch.errors import FieldError, UsageError, printable, shortened
+from gpulaunch.errors import FieldError, UsageError, excerpt, printable
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.records import Record
@@ -275,7 +275,7 @@ def _ranks_of(nodes: Iterable[Any]) -> dict[object, int]:
         is_text = isinstance(node, str) and node.isascii() and node.isdecimal()
         rank = int(node) if is_text and len(node) <= _MOST_DIGITS else _to_plain(node)
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 10**_MOST_DIGITS:
-            raise FieldError((), f"node {shortened(repr(node))}: it must be a rank: 0, 1, 2 ...")
+            raise FieldError((), f"node {excerpt(repr(node))}: it must be a rank: 0, 1, 2 ...")
         ranks[node] = rank
     if len(set(ranks.values())) < len(ranks):
         raise FieldError((), "two of its nodes are the same rank")

@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted, shortened
+from gpulaunch.errors import FieldError, UsageError, did_you_mean, excerpt, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern
 
@@ -80,7 +80,7 @@ def _read_edge(line: str) -> tuple[int, int, float]:
     if len(fields) not in (2, 3):
         raise FieldError(
             (),
-            f"{quoted(shortened(line))} is no edge: two ranks and perhaps a weight, such as "
+            f"{quoted(excerpt(line))} is no edge: two ranks and perhaps a weight, such as "
             "'0 1 2.5'",
         )
     a, b = map(_read_rank, fields[:2])
@@ -88,11 +88,11 @@ def _read_edge(line: str) -> tuple[int, int, float]:
         return a, b, float(fields[2].replace("_", "no digit")) if len(fields) == 3 else 1.0
     except ValueError:
         raise FieldError(
-            (), f"edge {a}-{b}: weight: {quoted(shortened(fields[2]))} is not a number"
+            (), f"edge {a}-{b}: weight: {quoted(excerpt(fields[2]))} is not a number"
         ) from None
 
 
 def _read_rank(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise FieldError((), f"{quoted(shortened(text))} is no rank: ranks are 0, 1, 2 ...")
+        raise FieldError((), f"{quoted(excerpt(text))} is no rank: ranks are 0, 1, 2 ...")
     return int(text)
