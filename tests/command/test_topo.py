@@ -71,6 +71,16 @@ def test_sockets_of_a_text(launcher: Launcher, tmp_path: Path) -> None:
 # Outputs
 
 
+def test_a_machine_that_is_too_large_to_draw(launcher: Launcher) -> None:
+    """What joins 72 GPUs stands in place of their matrix; eight of 36 sockets are named."""
+    _, printed, _ = topo(launcher, "--topology", "nvl72")
+    lines = printed.splitlines()
+    assert lines[1] == "72 GPUs, every two of them joined by NV18 900 GB/s"
+    named = [line for line in lines if line.startswith("NUMA")]
+    assert named[7:] == ["NUMA 7 (CPUs 504-575): GPUs 14,15"]
+    assert lines[lines.index(named[7]) + 1 :][:2] == ["and 28 more sockets", ""]
+
+
 def test_places_of_output(launcher: Launcher, tmp_path: Path) -> None:
     """A single dash is stdout.
 
