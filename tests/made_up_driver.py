@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable
 from itertools import combinations
 from pathlib import Path
 
-from gpulaunch.machine.driver import Build, Finding, Health, Load, OutsideUse
-from gpulaunch.machine.drivers import DriverEntry
+from gpulaunch.machine.driver import Build, DriverEntry, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import connect
 from gpulaunch.machine.topology import Topology

@@ -25,8 +25,7 @@ from gpulaunch.launch.surroundings import (
     read_surroundings,
     shown_settings,
 )
-from gpulaunch.machine.driver import Finding
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS, Finding
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
 from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name

@@ -14,7 +14,7 @@ from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
 from gpulaunch.files.units import format_duration, parse_size
 from gpulaunch.leases.lease import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
-from gpulaunch.machine.gpu_model import named_gpu_model
+from gpulaunch.machine.gpu import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import tells_all
 from gpulaunch.profiles.profile import Profile

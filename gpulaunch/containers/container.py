@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 

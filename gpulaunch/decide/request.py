@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.leases.lease import Client, EngineJob
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu, gpus_named, is_of_profile, parse_mig_profile
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.placement.policies import POLICIES

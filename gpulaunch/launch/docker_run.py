@@ -53,7 +53,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.record_file import is_alive
 from gpulaunch.leases.wake import wait_until_dead
-from gpulaunch.machine.drivers import DEFAULT_DRIVER
+from gpulaunch.machine.topology import DEFAULT_DRIVER
 from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.companion import Companion
 from gpulaunch.process.job import Job

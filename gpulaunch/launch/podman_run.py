@@ -19,7 +19,7 @@ from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import has_lease, read_container_launch, read_container_start
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.machine.drivers import DEFAULT_DRIVER
+from gpulaunch.machine.topology import DEFAULT_DRIVER
 
 
 def read_podman_launch(

@@ -14,7 +14,7 @@ from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.profiles.catalog import Label

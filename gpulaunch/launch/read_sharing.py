@@ -11,10 +11,9 @@ from gpulaunch.files.units import format_size
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.machine.gpu import Gpu, GpuModel, find_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile

@@ -14,8 +14,7 @@ from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS, OutsideUse
 from gpulaunch.machine.find import Machine, find_machine, look_again
 from gpulaunch.machine.topology import Topology, same_table
 from gpulaunch.process.identity import Process

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from posixpath import basename
 
 from gpulaunch.leases.lease import Share
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"

@@ -1,16 +1,58 @@
 """The interface of a driver: what gpulaunch asks of the software for a maker's GPUs.
 
-A driver is a module with the functions of Driver. The registry (drivers.py) names it, and find.py
+A driver is a module with the functions of Driver. DRIVERS, the registry, names it, and find.py
 loads it when this machine's own GPUs are needed; a described machine loads none.
 """
 # pure: decides on plain values
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, Protocol
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
+
+
+class DriverEntry(Record):
+    """Facts about a driver's GPUs that hold anywhere, also on a described machine.
+
+    Attributes:
+        visible_variable: environment variable with a job's GPUs, as indices in rank order or as
+            UUIDs; if it is set already, it restricts a launch.
+        cdi_kind: the GPUs' kind in the Container Device Interface, before "=" and the UUID.
+        uuids_variable: environment variable with the UUIDs of a job's GPUs; None for no such
+            variable.
+        constants: environment variables that every job gets with this value.
+        container_ways: names in containers.engine.WAYS of the ways to get the GPUs into a
+            container.
+        library: file name of the maker's library, without which the module need not be loaded;
+            empty for none.
+    """
+
+    module: str
+    visible_variable: str
+    cdi_kind: str
+    uuids_variable: str | None = None
+    constants: Mapping[str, str] = {}
+    container_ways: tuple[str, ...] = ("cdi",)
+    mps: bool = False
+    library: str = ""
+
+
+DRIVERS = {
+    "nvidia": DriverEntry(
+        module="gpulaunch.machine.nvidia.driver",
+        visible_variable="CUDA_VISIBLE_DEVICES",
+        cdi_kind="nvidia.com/gpu",
+        uuids_variable="NVIDIA_VISIBLE_DEVICES",
+        # By default CUDA counts the fastest GPU first, and the indices would mean other GPUs.
+        constants={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        container_ways=("cdi", "runtime", "gpus"),
+        mps=True,
+        library="libnvidia-ml.so.1",
+    ),
+}
+"""The known drivers by name; if GPUs of several are present, the first one counts."""
 
 
 class Build(Record):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.files import own_cache
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
+from gpulaunch.machine.driver import DRIVERS
+from gpulaunch.machine.driver_calls import DriverApart, watched
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
-from gpulaunch.machine.slow_calls import watched
-from gpulaunch.machine.topology import TableKey, Topology, to_rows, topology_of_rows
+from gpulaunch.machine.topology import DEFAULT_DRIVER, TableKey, Topology, to_rows, topology_of_rows
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import Record, field_names, replace
@@ -97,8 +97,6 @@ _apart: dict[str, Any] = {}
 
 def ask_apart() -> None:
     """Ask drivers in another process from now on, so that a GPU that hangs can be left out."""
-    from gpulaunch.machine.driver_apart import DriverApart  # late: no launch waits for a fork
-
     _apart.update({name: DriverApart(entry.module) for name, entry in DRIVERS.items()})
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.link import PCIE_PATHS, Link, computed_pcie
-from gpulaunch.machine.topology import Card, Topology, card_links, cards
+from gpulaunch.machine.topology import DEFAULT_DRIVER, Card, Topology, card_links, cards
 from gpulaunch.records import as_dict
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
 
-from gpulaunch.machine.levels import Level, distances, machine_tree
 from gpulaunch.machine.link import Link, nvls_efficiency
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Level, Topology, distances, machine_tree
 from gpulaunch.records import Record, as_list, replace
 
 UNIT = 1_000_000

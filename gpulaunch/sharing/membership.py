@@ -13,7 +13,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.find import Machine, find_at_work, most_memory
-from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.gpu import find_gpu_model
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace

@@ -12,7 +12,7 @@ from math import fsum, log, prod
 from typing import Any
 
 from gpulaunch.leases.lease import Objective
-from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.machine.gpu import GpuModel
 from gpulaunch.profiles.demand import CurvePoint, Demand, saturates, tells_all, throughput_at
 from gpulaunch.records import Record, field_names
 

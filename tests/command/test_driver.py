@@ -10,7 +10,7 @@ from conftest import Launcher, held
 
 from gpulaunch.containers.container import Asked
 from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 
 COMMAND = """#!{python}
 import sys
@@ -18,7 +18,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from made_up_driver import ENTRY
 
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 
 shipped = dict(DRIVERS)
 DRIVERS.clear()  # the made-up one first, should this machine have GPUs

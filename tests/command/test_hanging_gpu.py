@@ -11,7 +11,7 @@ import pytest
 from conftest import Launcher, children, wait_for_end
 from fake_nvml import FakeNvml
 
-from gpulaunch.machine import driver_apart, slow_calls
+from gpulaunch.machine import driver_calls
 
 pytest_plugins = ("fake_nvml",)
 
@@ -33,8 +33,8 @@ def behind(launcher: Launcher, fake: FakeNvml, function: str, seconds: int = HAN
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Say after 1 s what is waited for, and leave out a GPU after 2 s."""
-    monkeypatch.setattr(slow_calls, "PATIENCE_S", 1)
-    monkeypatch.setattr(driver_apart, "_LEAVE_S", 2)
+    monkeypatch.setattr(driver_calls, "PATIENCE_S", 1)
+    monkeypatch.setattr(driver_calls, "_LEAVE_S", 2)
 
 
 def waits_for(function: str) -> str:
@@ -119,7 +119,7 @@ def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100: FakeNv
 @pytest.mark.usefixtures("no_driver")
 def test_the_asking_process_may_be_killed() -> None:
     """Somebody may kill the process that asks, or its thread may end: another one answers."""
-    driver, answers = driver_apart.DriverApart("gpulaunch.machine.nvidia.driver"), []
+    driver, answers = driver_calls.DriverApart("gpulaunch.machine.nvidia.driver"), []
     for _ in range(20):
         thread = threading.Thread(target=lambda: answers.append(driver.is_present()))
         thread.start()

@@ -6,9 +6,8 @@ from values import cards, machine, wired_up, wiring
 
 from gpulaunch.machine.catalog import machine_names
 from gpulaunch.machine.gpu import Mig, mig_index
-from gpulaunch.machine.levels import Level, distances, machine_tree
 from gpulaunch.machine.link import Wiring
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Level, Topology, distances, machine_tree
 from gpulaunch.records import replace
 
 

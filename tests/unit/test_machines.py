@@ -10,9 +10,8 @@ from toml_parser import tomllib
 from values import machine
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.machine.catalog import load_gpu_models, machine_names
-from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
-from gpulaunch.machine.read_description import described_topology
+from gpulaunch.machine.catalog import described_topology, load_gpu_models, machine_names
+from gpulaunch.machine.gpu import GpuModel, find_gpu_model, parse_gpu_model
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
 

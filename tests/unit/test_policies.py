@@ -20,9 +20,8 @@ from values import H100, V100, card, cards, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.levels import distances, machine_tree
 from gpulaunch.machine.link import Wiring
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Topology, distances, machine_tree
 from gpulaunch.placement.policies import Placement, place, ranking
 from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern

@@ -18,8 +18,7 @@ from gpulaunch.leases.lease import Client, Lease, Objective, Share, parse_lease
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.gpu import Mig
-from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.gpu import Mig, find_gpu_model
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.profile import Profile

@@ -15,9 +15,8 @@ from values import machine as load
 from gpulaunch.decide.needs import mean_slowdown
 from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.levels import distances, machine_tree
 from gpulaunch.machine.link import Wiring
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Topology, distances, machine_tree
 from gpulaunch.placement.policies import place
 from gpulaunch.placement.problem import Weights
 from gpulaunch.placement.search import MOST_SETS

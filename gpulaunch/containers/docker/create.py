@@ -23,7 +23,7 @@ from gpulaunch.containers.container import (
 )
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Share
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.records import replace
 
 Document = Mapping[str, Any]

@@ -19,7 +19,7 @@ from gpulaunch.containers.container import (
 )
 from gpulaunch.containers.flags import Flag, read_flags
 from gpulaunch.errors import FlagError, UsageError, nearest, printable
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.records import Record, replace
 
 PROGRAM = "podman"

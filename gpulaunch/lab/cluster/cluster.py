@@ -4,9 +4,8 @@
 from collections.abc import Sequence
 
 from gpulaunch.machine.gpu import gpus_named
-from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import pcie_bandwidth
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Level, Topology, machine_tree
 from gpulaunch.records import Record
 
 SOCKET_GB_PER_S = 16.0

@@ -21,8 +21,8 @@ from typing import IO, Any
 from gpulaunch.api.allocate import allocate
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.machine.catalog import MAX_GPUS
 from gpulaunch.machine.gpu import gpus_text
-from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.placement.effective import cut, mapa_equation, ring_counts, ring_links

@@ -6,9 +6,9 @@ from typing import Any
 
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, Load, OutsideUse
+from gpulaunch.machine.driver_calls import NO_GPU, left_out
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import faults, health, nvml, probe
-from gpulaunch.machine.slow_calls import NO_GPU, left_out
 from gpulaunch.process.system import owner_of, program_of
 
 read_health = health.read_health

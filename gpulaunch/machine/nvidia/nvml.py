@@ -11,10 +11,10 @@ from typing import Any
 import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.driver import DRIVERS
+from gpulaunch.machine.driver_calls import NO_GPU, call, left_out
 from gpulaunch.machine.gpu import mig_profile_name
 from gpulaunch.machine.link import PathType, nvlink_version
-from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
