@@ -117,7 +117,7 @@ def parse_way(text: str) -> str:
 
 def parse_bandwidth_model(text: str) -> str:
     """Return the name of a model of the bandwidth of a set of GPUs."""
-    from gpulaunch.placement.effective import BANDWIDTH_MODELS
+    from gpulaunch.placement.fabric import BANDWIDTH_MODELS
 
     return one_of(BANDWIDTH_MODELS, "bandwidth model")(text)
 

@@ -1,12 +1,19 @@
-"""The links of a topology laid out for placement: by position instead of index, by kind."""
+"""The links of a topology laid out for placement, and how fast a set of its GPUs can be.
+
+GPUs are positions in a Fabric instead of indices, and bandwidths whole numbers of 1e-6 GB/s. The
+effective bandwidth of a set is that of its collectives, by one of three models (mapa-sc21 3.4).
+"""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
-from itertools import combinations
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import combinations, pairwise
+from math import inf
 
 from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Level, Topology, distances, machine_tree
+from gpulaunch.placement.mapping import Mapper
+from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import Record, as_list, replace
 
 UNIT = 1_000_000
@@ -213,3 +220,232 @@ def _kind(link: Link, *, usable: bool) -> Kind:
         direct=link.kind == "nvlink",
         name=link.name,
     )
+
+
+THETA = (
+    16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973,
+    12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973,
+)  # fmt: skip
+"""Coefficients of Eq. 2 (mapa-sc21 Table 2), fitted to rings of 2-5 GPUs on a DGX-1 V100."""
+
+
+def mapa_equation(x: int, y: int, z: int) -> float:
+    """Return the predicted effective bandwidth of a ring, GB/s.
+
+    Args:
+        z: number of PCIe edges.
+
+    Source: mapa-sc21 Eq. 2 with Table 2. It has no intercept and is not monotone.
+
+    Example:
+        >>> round(mapa_equation(2, 1, 0), 2)
+        57.86
+    """
+    terms = (
+        x, y, z,
+        1 / (x + 1), 1 / (y + 1), 1 / (z + 1),
+        x * y, y * z, z * x,
+        1 / (x * y + 1), 1 / (y * z + 1), 1 / (z * x + 1),
+        x * y * z, 1 / (x * y * z + 1),
+    )  # fmt: skip
+    return sum(theta * term for theta, term in zip(THETA, terms, strict=True))
+
+
+def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return the fastest all-reduce that the links of at least two GPUs allow.
+
+    It is a ring, or NVSwitch's own. A ring of GPUs that NVLink connects, through each other or
+    through NVSwitch, is as fast as the minimum cut of that graph, with the figures that NCCL plans
+    with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
+    (the narrowest edge of a widest spanning tree over them). Where a ring with a hop of whatever is
+    faster for each two GPUs beats that, as a wide slot of generation 5 beats a single NVLink, it is
+    that ring. docs/explanation/bandwidth.md holds it against published measurements.
+
+    Cost: cubic in the number of GPUs.
+    """
+    parts = nvlink_parts(fabric, gpus)
+    if len(parts) > 1:
+        return _widest_join(fabric, parts)
+    return max(_joined_bandwidth(fabric, gpus), nvls_bandwidth(fabric, gpus))
+
+
+def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
+    """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
+    known = fabric.effective.setdefault(model, {})
+    key = mask.bit_count() if fabric.alike else mask
+    found = known.get(key)
+    if found is None:
+        found = known[key] = BANDWIDTH_MODELS[model](fabric, fabric.positions(mask))
+    return found
+
+
+def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return the bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs.
+
+    That is NVLink SHARP; 0 if the switch cannot. Each of n GPUs sends all its data up once, and the
+    n-th part of the sum that is its to spread: 1 + 1/n times the data, where a ring sends 2(n-1)/n
+    times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
+
+    Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to
+        8 of B200 (tests/unit/test_bandwidth.py). NCCL plans without the 1/n (src/graph/tuning.cc),
+        by which four GPUs would gain, and do not.
+    """
+    n = len(gpus)
+    return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))
+
+
+def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return the bandwidth of a ring of GPUs that NVLink connects."""
+    direct, into_switch = fabric.direct, fabric.into_switch
+    if fabric.alike:  # no cut is narrower than that around one GPU
+        a, b = gpus[0], gpus[-1]
+        return max(fabric.hop[a][b], direct[a][b] * (len(gpus) - 1) + into_switch[a])
+    joined = _widest_join(fabric, [[gpu] for gpu in gpus])
+    rows = [[*[direct[a][b] for b in gpus], into_switch[a]] for a in gpus]
+    # No cut is wider than the links of one GPU.
+    if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:
+        return joined
+    return max(_minimum_cut(rows), joined)
+
+
+def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
+    """Split GPUs into parts that NVLink connects."""
+    parts: list[list[int]] = []
+    left = list(gpus)
+    while left:
+        part = [left.pop(0)]
+        for a in part:  # it grows
+            joined = fabric.nvlinked[a]
+            found = [b for b in left if joined & fabric.bit[b]]
+            if found:
+                part += found
+                left = [b for b in left if b not in found]
+        parts.append(part)
+    return parts
+
+
+def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
+    """Return the narrowest edge of a widest spanning tree over the parts (Prim)."""
+    hop = fabric.hop
+    reach = dict.fromkeys(range(1, len(parts)), 0)
+    added, narrowest = 0, 1 << 62
+    while reach:
+        for i in reach:
+            widest = max(hop[a][b] for a in parts[added] for b in parts[i])
+            reach[i] = max(reach[i], widest)
+        added = max(reach, key=reach.__getitem__)
+        narrowest = min(narrowest, reach.pop(added))
+    return narrowest
+
+
+def _minimum_cut(rows: Sequence[Sequence[int]]) -> int:
+    """Return the global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
+
+    Args:
+        rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at
+            the switch, so that it is never the side that is cut off: with direct NVLinks besides,
+            its links can be fewer than any GPU's.
+    """
+    n = len(rows)
+    switch = [row[n] for row in rows]
+    weight = [*map(list, rows), [*switch, 0]]
+    nodes = [n, *range(n)] if any(switch) else [*range(n)]
+    best = 1 << 62
+    while len(nodes) > (2 if any(switch) else 1):
+        before = nodes[0]
+        pull = {a: weight[before][a] for a in nodes[1:]}
+        while len(pull) > 1:
+            before = max(pull, key=pull.__getitem__)
+            del pull[before]
+            for a in pull:
+                pull[a] += weight[before][a]
+        last, cut_off = pull.popitem()
+        best = min(best, cut_off)
+        nodes.remove(last)
+        for a in nodes:
+            weight[before][a] += weight[last][a]
+            weight[a][before] = weight[before][a]
+    return best
+
+
+def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
+    """Return how many double NVLinks, single NVLinks and PCIe paths the best ring of a set has.
+
+    More than two links count as double.
+    """
+    counts = [link.count for link in _best_ring(fabric, gpus)]
+    return sum(count > 1 for count in counts), counts.count(1), counts.count(0)
+
+
+@lru_cache(maxsize=8)
+def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
+    """Return a mapper of rings by the sum of w."""
+    worth = [kind.weight for kind in fabric.kinds]
+    mapper = Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth)
+    mapper.left = inf
+    return mapper
+
+
+def _best_ring(fabric: Fabric, gpus: Sequence[int]) -> list[Kind]:
+    """Return the links of the ring with the largest sum of w, the slowest last."""
+    ring = _ring_mapper(fabric, len(gpus)).best(sorted(gpus)).gpus
+    hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
+    links = [fabric.kinds[fabric.kind[a][b]] for a, b in hops]
+    return sorted(links, key=lambda link: (-link.weight, link.name))
+
+
+def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the links of the best ring of at least two GPUs, slowest last.
+
+    They tell what kind of set it is.
+    """
+    return tuple(link.name for link in _best_ring(fabric, gpus))
+
+
+def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return the effective bandwidth by Eq. 2 over the edges of the best ring of at least two GPUs.
+
+    The best ring is the one with the largest aggregate bandwidth, which is sounder than the order
+    that flatters Eq. 2 most. Two or more NVLinks count as double. Outside a DGX-1 V100 this is an
+    extrapolation.
+
+    Source: mapa-sc21 3.4.3.
+    """
+    return round(mapa_equation(*ring_counts(fabric, gpus)) * UNIT)
+
+
+def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return the effective bandwidth of at least two GPUs as measured on this machine.
+
+    `gpulaunch topo --measure` measures kinds of sets. It is the median of the set's kind; of a kind
+    that was not measured, the cut over links that carry what their class was measured to carry.
+
+    Source: mapa-sc21 3.4 defines the effective bandwidth so.
+    """
+    known = fabric.measured.get(ring_links(fabric, gpus))
+    return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
+
+
+def most_cut(fabric: Fabric, mask: int) -> int:
+    """Return at least the cut of a set.
+
+    It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
+    wider than the NVLinks of one GPU, and no way over PCIe faster than the fastest.
+    """
+    gpus = fabric.positions(mask)
+    alone = [a for a in gpus if not fabric.nvlinked[a] & mask]
+    if alone:
+        return min([max([fabric.hop[a][b] for b in gpus]) for a in alone])
+    into_switch = fabric.into_switch
+    linked = min([sum([fabric.direct[a][b] for b in gpus]) + into_switch[a] for a in gpus])
+    return max(
+        linked, fabric.fastest_pcie, nvls_bandwidth(fabric, gpus) if into_switch[gpus[0]] else 0
+    )
+
+
+BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
+    "cut": cut,
+    "mapa": mapa,
+    "measured": measured,
+}
+"""Effective-bandwidth models by name."""

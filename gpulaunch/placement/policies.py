@@ -12,8 +12,7 @@ from math import comb
 from typing import Literal
 
 from gpulaunch.placement.mapping import EXACT_RANKS
-from gpulaunch.placement.problem import PlacementProblem, ScoreName, Scores
-from gpulaunch.placement.search import MOST_SETS
+from gpulaunch.placement.problem import MOST_SETS, PlacementProblem, ScoreName, Scores
 from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]

@@ -13,8 +13,7 @@ from math import comb, inf, sqrt
 from operator import mul
 
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.placement.problem import PlacementProblem, Weights, fragmentation
-from gpulaunch.placement.search import MOST_SETS
+from gpulaunch.placement.problem import MOST_SETS, PlacementProblem, Weights, fragmentation
 
 WORST_SLOWDOWN = 1.0
 """The slowdown that counts as the worst for a job's own utility.

@@ -12,8 +12,7 @@ from values import machine as load
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.link import PathType, Wiring, pcie_bandwidth
 from gpulaunch.machine.topology import Topology
-from gpulaunch.placement import effective
-from gpulaunch.placement.fabric import UNIT, Fabric
+from gpulaunch.placement.fabric import UNIT, Fabric, cut, nvlink_parts, nvls_bandwidth
 from gpulaunch.records import replace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "bandwidth.md"
@@ -69,7 +68,7 @@ def fabric_of(point: Mapping[str, Any]) -> Fabric:
 
 def cut_bandwidth(fabric: Fabric, gpus: Iterable[int]) -> float:
     """Return what the model says of some GPUs by position, GB/s."""
-    return effective.cut(fabric, list(gpus)) / UNIT
+    return cut(fabric, list(gpus)) / UNIT
 
 
 def model_of(point: Mapping[str, Any]) -> float:
@@ -106,7 +105,7 @@ def test_published_all_reduces() -> None:
         assert ("why" in point) == (off > 0.25), point
         assert point.get("ratio") == (round(ratio(point), 2) if 0.15 < off <= 0.25 else None), point
         fabric = fabric_of(point)
-        joined = len(effective.nvlink_parts(fabric, range(len(fabric.gpus)))) == 1
+        joined = len(nvlink_parts(fabric, range(len(fabric.gpus)))) == 1
         if joined and "small" not in point:
             over.append(point)
             near += [point] if off <= 0.15 else []
@@ -146,7 +145,7 @@ def test_one_instance_makes_it_a_ring() -> None:
     gpus = cards(8, nvswitch_links=18, **H100)
     gpus[7] = replace(gpus[7], mig=Mig(7, "GPU-7", 0, "3g.40gb"))
     fabric = Fabric(wired_up(gpus, lambda *_: wiring("SYS")))
-    found = [effective.nvls_bandwidth(fabric, range(count)) > 0 for count in (7, 8)]
+    found = [nvls_bandwidth(fabric, range(count)) > 0 for count in (7, 8)]
     assert found == [True, False]
 
 

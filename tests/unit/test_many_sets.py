@@ -12,7 +12,7 @@ from gpulaunch.decide.decision import Grant, Refuse, State
 from gpulaunch.decide.explain import explain
 from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
-from gpulaunch.placement import mapping, search
+from gpulaunch.placement import mapping, problem
 from gpulaunch.placement.policies import Placement, place
 from gpulaunch.placement.problem import Needs
 from gpulaunch.profiles.pattern import PATTERNS
@@ -79,7 +79,7 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Growth reaches nine tenths of the best effective bandwidth on machines where it is known."""
     topology = machine(14, seed)
     best = placed(topology, 5)
-    monkeypatch.setattr(search, "MOST_SETS", 100)
+    monkeypatch.setattr(problem, "MOST_SETS", 100)
     found = placed(topology, 5)
     assert found.scores.effective_bandwidth >= 0.9 * best.scores.effective_bandwidth
 
@@ -98,7 +98,7 @@ def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_as_many_sets_as_may_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many sets as may be compared are compared, and not one more."""
-    monkeypatch.setattr(search, "MOST_SETS", 28)  # two of eight
+    monkeypatch.setattr(problem, "MOST_SETS", 28)  # two of eight
     assert not posed(machine(8, 1), 2).too_many
-    monkeypatch.setattr(search, "MOST_SETS", 27)
+    monkeypatch.setattr(problem, "MOST_SETS", 27)
     assert posed(machine(8, 1), 2).too_many

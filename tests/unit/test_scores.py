@@ -8,8 +8,7 @@ import pytest
 from values import V100, cards, cases, machine, posed, wired_up, wiring
 
 from gpulaunch.placement import mapping
-from gpulaunch.placement.effective import mapa_equation
-from gpulaunch.placement.fabric import Fabric
+from gpulaunch.placement.fabric import Fabric, mapa_equation
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.placement.problem import Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge

@@ -18,8 +18,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology, distances, machine_tree
 from gpulaunch.placement.policies import place
-from gpulaunch.placement.problem import Weights
-from gpulaunch.placement.search import MOST_SETS
+from gpulaunch.placement.problem import MOST_SETS, Weights
 from gpulaunch.placement.topo_aware import Valuation, cut_in_two, job_weights, place_tasks, utility
 from gpulaunch.records import as_list
 

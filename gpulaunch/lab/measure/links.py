@@ -25,8 +25,7 @@ from gpulaunch.machine.catalog import MAX_GPUS
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.placement.effective import cut, mapa_equation, ring_counts, ring_links
-from gpulaunch.placement.fabric import UNIT, Fabric
+from gpulaunch.placement.fabric import UNIT, Fabric, cut, mapa_equation, ring_counts, ring_links
 from gpulaunch.process.system import now
 from gpulaunch.records import Record
 
