@@ -11,7 +11,7 @@ from pathlib import Path
 from gpulaunch.cli.completion import all_parsers
 from gpulaunch.launch.options import SETTINGS
 from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.profiles.keys import Part, Section
+from gpulaunch.profiles.profile import Part, Section
 from gpulaunch.profiles.profile import Profile
 
 DOCS = Path(__file__).parent

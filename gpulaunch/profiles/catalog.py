@@ -17,8 +17,7 @@ from gpulaunch.files.data_files import (
     shipped_directory,
 )
 from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
-from gpulaunch.profiles.keys import Part, Section
-from gpulaunch.profiles.profile import Profile, check_profile, check_whole
+from gpulaunch.profiles.profile import Part, Profile, Section, check_profile, check_whole
 from gpulaunch.records import Record
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"

@@ -21,9 +21,8 @@ from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import CurvePoint, Demand
-from gpulaunch.profiles.keys import Part
 from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.profiles.profile import Profile
+from gpulaunch.profiles.profile import Part, Profile
 from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("documents.toml").read_text())
