@@ -9,7 +9,7 @@ from contextlib import suppress
 from gpulaunch.cli.arguments import Namespace, Parser, add_rows, add_topology, with_parts
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.files.data_files import make_own
+from gpulaunch.files.document import make_own
 from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home

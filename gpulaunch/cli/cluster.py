@@ -24,7 +24,7 @@ from gpulaunch.errors import (
     printable,
     quoted,
 )
-from gpulaunch.files.data_files import make_own, own_directory
+from gpulaunch.files.document import make_own, own_directory
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.lab.cluster.allocation import (
     Allocation,

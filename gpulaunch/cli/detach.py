@@ -30,7 +30,7 @@ from gpulaunch.errors import (
     printable,
     quoted,
 )
-from gpulaunch.files.data_files import make_own
+from gpulaunch.files.document import make_own
 from gpulaunch.history.line import history_directory, state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview

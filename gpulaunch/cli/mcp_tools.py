@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field
 import gpulaunch
 from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
-from gpulaunch.files.data_files import is_path
+from gpulaunch.files.document import is_path
 from gpulaunch.launch.past import find_launch
 from gpulaunch.process.execute import clean_environment, own_command
 from gpulaunch.profiles.catalog import split_variant

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.output import print_json, rounded, say, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import UsageError
-from gpulaunch.files.data_files import make_own
-from gpulaunch.files.document import read_document
+from gpulaunch.files.document import make_own, read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.lab.measure.links import (
     Figure,

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.files.data_files import make_own, own_directory
+from gpulaunch.files.document import make_own, own_directory
 from gpulaunch.process.system import user_name
 
 COMMON = "/var/lib/gpulaunch/history"

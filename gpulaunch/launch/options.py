@@ -12,8 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, quoted
-from gpulaunch.files.data_files import config_directory
-from gpulaunch.files.document import Document, read_document
+from gpulaunch.files.document import Document, config_directory, read_document
 from gpulaunch.files.units import parse_duration, parse_size
 
 if TYPE_CHECKING:

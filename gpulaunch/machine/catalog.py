@@ -12,8 +12,16 @@ from typing import Any
 from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError, printable
-from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
-from gpulaunch.files.document import parse_document, parsed, read_document, read_text
+from gpulaunch.files.document import (
+    config_directory,
+    file_names,
+    find_file,
+    parse_document,
+    parsed,
+    read_document,
+    read_text,
+    shipped_directory,
+)
 from gpulaunch.files.fields import (
     FieldTable,
     ListOf,

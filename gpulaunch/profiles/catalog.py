@@ -9,14 +9,18 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.data_files import (
+from gpulaunch.files.document import (
+    Document,
     config_directory,
     file_names,
     find_file,
     is_path,
+    parse_document,
+    parsed,
+    read_document,
+    read_text,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.profiles.profile import Part, Profile, Section, check_profile, check_whole
 from gpulaunch.records import Record
 

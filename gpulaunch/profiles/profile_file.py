@@ -6,8 +6,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.data_files import config_directory, make_own
-from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
+from gpulaunch.files.document import (
+    MAX_FILE_BYTES,
+    config_directory,
+    make_own,
+    parse_document,
+    parsed,
+    read_text,
+)
 from gpulaunch.files.own_cache import slow_lock
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import find_profile, profile_names, read_layers

@@ -9,14 +9,17 @@ from math import isfinite
 from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.data_files import (
+from gpulaunch.files.document import (
+    Document,
     config_directory,
     file_names,
     find_file,
     is_path,
+    parsed,
+    read_document,
+    read_text,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parsed, read_document, read_text
 from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
 from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree
 from gpulaunch.lab.cluster.network import (

@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import Any
 
 from gpulaunch.errors import printable
-from gpulaunch.files.data_files import make_own
+from gpulaunch.files.document import make_own
 from gpulaunch.lab.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
 from gpulaunch.lab.measure.traffic import communication_of
 from gpulaunch.machine.gpu import gpus_text

@@ -9,8 +9,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, State, Wait
 from gpulaunch.decide.request import Request, select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
-from gpulaunch.files.data_files import shipped_directory
-from gpulaunch.files.document import read_document
+from gpulaunch.files.document import read_document, shipped_directory
 from gpulaunch.lab.simulate.event_loop import Rules, simulate
 from gpulaunch.lab.simulate.generate import GENERATORS
 from gpulaunch.lab.simulate.machines import SimulatedJob
