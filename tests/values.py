@@ -16,7 +16,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import PathType, Wiring, wired
 from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.placement.problem import PlacementProblem
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.profiles.pattern import PATTERNS
 
 _RECORD = {

@@ -57,7 +57,7 @@ from gpulaunch.launch.options import one_of
 from gpulaunch.launch.read_engine import read_place
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
-from gpulaunch.process.execute import execute, own_command
+from gpulaunch.process.job import execute, own_command
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.records import replace

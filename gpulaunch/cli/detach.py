@@ -39,7 +39,7 @@ from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table
-from gpulaunch.process.execute import clean_environment, own_command
+from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way
 from gpulaunch.process.system import user_name
 from gpulaunch.records import Record, as_list, replace

@@ -22,7 +22,7 @@ from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.document import is_path
 from gpulaunch.launch.past import find_launch
-from gpulaunch.process.execute import clean_environment, own_command
+from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.profiles.catalog import split_variant
 
 _INSTRUCTIONS = """\

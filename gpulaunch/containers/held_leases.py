@@ -22,8 +22,8 @@ from gpulaunch.containers.engine import (
 from gpulaunch.containers.engines import engines_of
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
+from gpulaunch.process import Process
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.identity import Process
 from gpulaunch.process.system import parse_time, runs, state_of
 from gpulaunch.records import Record
 

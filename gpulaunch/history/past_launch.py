@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.leases.record import NO_PROCESS, check_version, decode, rules_of
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.records import Record
 
 LEAST_CHARACTERS = 4

@@ -40,7 +40,7 @@ from gpulaunch.launch.batch_tasks import Task
 from gpulaunch.launch.free import free
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.process.execute import clean_environment, own_command
+from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way
 from gpulaunch.process.system import iso, parse_time
 from gpulaunch.records import Record, as_dict, field_names

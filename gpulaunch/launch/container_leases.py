@@ -17,9 +17,9 @@ from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import wait_until_dead
+from gpulaunch.process import Process
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import KILL_S, end_all, reached_by
-from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace, state_of
 from gpulaunch.records import replace

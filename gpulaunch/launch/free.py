@@ -17,8 +17,8 @@ from gpulaunch.leases.record_file import is_locked, opened, parse_record, parse_
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import same_table
+from gpulaunch.process import Process
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
-from gpulaunch.process.identity import Process
 from gpulaunch.process.system import (
     is_same,
     seconds_since_boot,

@@ -14,7 +14,7 @@ from gpulaunch.leases.record import published
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.machine.find import Machine
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.process.system import (
     boot_id,
     is_cancelled_by_kill,

@@ -22,6 +22,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.process import Process
 from gpulaunch.process.companion import DISMISSED, Companion, is_companion
 from gpulaunch.process.ending import (
     SETTLE_S,
@@ -32,7 +33,6 @@ from gpulaunch.process.ending import (
     wait_for_all,
     wait_for_one,
 )
-from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import (
     command_text,

@@ -17,7 +17,7 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.driver import DRIVERS, OutsideUse
 from gpulaunch.machine.find import Machine, find_machine, look_again
 from gpulaunch.machine.topology import Topology, same_table
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.process.system import (
     program_of,
     stat_fields,

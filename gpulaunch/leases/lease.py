@@ -23,7 +23,7 @@ from gpulaunch.leases.record import (
     rules_of,
 )
 from gpulaunch.machine.topology import TableKey
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import Record, as_dict, as_list, replace
 

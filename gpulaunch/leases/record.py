@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import AnyRule, FieldTable, ListOf, RowOf, checked
 from gpulaunch.machine.topology import TableKey
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.records import Record, as_dict, as_list, default_values
 
 R = TypeVar("R", bound=Record)

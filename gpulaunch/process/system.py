@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from gpulaunch.errors import printable
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -12,7 +12,7 @@ from values import lease
 from gpulaunch.containers.engine import ContainerLaunch
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.held_leases import Followed, Standing, standings_of
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.records import replace
 
 

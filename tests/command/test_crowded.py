@@ -20,7 +20,7 @@ from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.record_file import record_name
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import TableKey
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import replace
 

@@ -17,7 +17,7 @@ from gpulaunch.leases.record import UNKNOWN_TIME, WRITTEN_BYTES
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.topology import TableKey, Topology, same_table
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.process.system import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import CurvePoint, Demand

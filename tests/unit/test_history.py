@@ -15,7 +15,7 @@ from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.leases.record import shortened
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 
 ASKED = {
     "key": "0a1b2c3d4e5f",

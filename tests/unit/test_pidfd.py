@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpulaunch.process import Process
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.identity import Process
 from gpulaunch.process.system import open_pid, open_process
 
 

@@ -28,7 +28,7 @@ from gpulaunch.leases.queue import (
 )
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.process.identity import Process
+from gpulaunch.process import Process
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
