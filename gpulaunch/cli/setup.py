@@ -10,8 +10,7 @@ from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import FailedError, UsageError, call_failed, counted
 from gpulaunch.history.line import COMMON
 from gpulaunch.launch.surroundings import open_table, read_shown
-from gpulaunch.leases.directory import SET_UP
-from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
+from gpulaunch.leases.directory import MOST_REASON_CHARACTERS, SET_UP, remove_drain, write_drain
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import WAKE, ring
 from gpulaunch.machine.find import Machine

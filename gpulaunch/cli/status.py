@@ -16,7 +16,7 @@ from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.read import read_dependent
 from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import find_strays, read_containers, read_shown, with_containers
-from gpulaunch.leases.drain import drains_by_gpu
+from gpulaunch.leases.directory import drains_by_gpu
 from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.table import Snapshot
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.history.forecast import StartRange
     from gpulaunch.history.past_launch import PastLaunch
-    from gpulaunch.leases.drain import Drain
+    from gpulaunch.leases.directory import Drain
 
 _SLOW_S = 5.0
 """Time between two looks at what costs more, such as health, use outside and containers."""

@@ -7,7 +7,7 @@ from gpulaunch.decide.decision import Decision, Grant, State, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.surroundings import name_strays, open_table, see_again
-from gpulaunch.leases.drain import drains_by_gpu
+from gpulaunch.leases.directory import drains_by_gpu
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.leases.table import Snapshot, Table

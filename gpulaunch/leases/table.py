@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 from gpulaunch.errors import FailedError, TimedOutError, WouldWaitError
 from gpulaunch.leases.directory import (
     LOCK_TIMEOUT_S,
+    Drain,
     directory_failed,
     lock_holder,
     lock_in_time,
+    machine_of,
     open_directory,
     preferred_directory,
+    read_drain,
     state_directory,
     unlock,
 )
-from gpulaunch.leases.drain import Drain, machine_of, read_drain
 from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
 from gpulaunch.leases.record import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (

@@ -10,7 +10,7 @@ import pytest
 from conftest import DGX, complaint, until
 
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.drain import remove_drain, write_drain
+from gpulaunch.leases.directory import remove_drain, write_drain
 
 pytest_plugins = ("fake_nvml",)
 
