@@ -14,8 +14,7 @@ from gpulaunch.errors import GpulaunchError, RefusedError
 from gpulaunch.files.fields import unknown
 from gpulaunch.files.units import parse_duration
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.assess import would_wait
-from gpulaunch.launch.launch import Events, Keeper, Launch
+from gpulaunch.launch.launch import Events, Keeper, Launch, would_wait
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table

@@ -6,8 +6,7 @@ import sys
 from collections.abc import MutableMapping
 
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.launch import Keeper
+from gpulaunch.launch.launch import Keeper, visible_gpus
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Share

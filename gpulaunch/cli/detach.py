@@ -33,8 +33,7 @@ from gpulaunch.errors import (
 from gpulaunch.files.document import make_own
 from gpulaunch.history.line import history_directory, state_home
 from gpulaunch.history.read import RECENT_S, read_history
-from gpulaunch.launch.assess import preview
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Launch, preview
 from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running

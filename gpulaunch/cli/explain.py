@@ -11,13 +11,15 @@ from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
-from gpulaunch.launch.assess import preview, read_snapshot, visible_gpus
-from gpulaunch.launch.launch import Launch
+from gpulaunch.history.forecast import StartRange
+from gpulaunch.history.predict import predicted_starts
+from gpulaunch.launch.launch import Launch, preview, read_snapshot, ticket_of, visible_gpus
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.predict import predicted_start
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import name_job
+from gpulaunch.leases.lease import MAX_NUMBER
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.placement.problem import Scores
 from gpulaunch.process.system import user_name
@@ -61,6 +63,13 @@ def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
     # rich exits on a broken pipe, and a lost stderr must not stop a job.
     with suppress(OSError, SystemExit):
         draw(table, sys.stderr)
+
+
+def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
+    """Return when a launch will probably start that comes after all tickets of a snapshot."""
+    ticket = ticket_of(launch, "own", MAX_NUMBER)
+    everyone = Snapshot(seen.leases, [*seen.tickets, ticket], seen.unlocked, seen.drained)
+    return predicted_starts(launch.machine, everyone).get(ticket.id)
 
 
 def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -> int:

@@ -11,14 +11,13 @@ from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
-from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
-from gpulaunch.launch.launch import Events, Keeper, Launch
+from gpulaunch.launch.launch import Events, Keeper, Launch, preview, see_again, would_wait
 from gpulaunch.launch.listeners import EVENT_VARIABLE, JsonStatus, LaunchInHistory, Notifier
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
-from gpulaunch.launch.surroundings import open_table, see_again
+from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import gpus_called
@@ -195,7 +194,7 @@ class Reporter(Events):
         if self._talks:
             # Somebody has to read it, since it costs 0.1 s.
             if os.isatty(2) or (self._detachment and self._detachment.pipe is not None):
-                from gpulaunch.launch.predict import predicted_start
+                from gpulaunch.cli.explain import predicted_start
 
                 predicted = predicted_start(self._launch, seen)
                 start = format_start(predicted.from_s, predicted.to_s) if predicted else ""

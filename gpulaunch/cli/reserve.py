@@ -19,8 +19,7 @@ from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import Document, flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.launch import Keeper
+from gpulaunch.launch.launch import Keeper, visible_gpus
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table

@@ -354,7 +354,7 @@ class StatusReader(Status):
         self.strays = find_strays(self.machine.topology, self.machine.outside, self.seen.leases)
         self.starts = {}
         if self.seen.tickets:
-            from gpulaunch.launch.predict import predicted_starts  # late: often nobody waits
+            from gpulaunch.history.predict import predicted_starts  # late: often nobody waits
 
             self.starts = predicted_starts(self.machine, self.seen, self.stopped)
 

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
 from gpulaunch.errors import FailedError, NotShareableError
-from gpulaunch.launch.assess import assess, assess_after_sleep, state_of
-from gpulaunch.launch.launch import Events, K, Launch, lease_of
-from gpulaunch.launch.surroundings import see_again
+from gpulaunch.launch.launch import (
+    Events,
+    K,
+    Launch,
+    assess,
+    assess_after_sleep,
+    lease_of,
+    see_again,
+    state_of,
+)
 from gpulaunch.leases.lease import Lease, Share, Ticket
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table

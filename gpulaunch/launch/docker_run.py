@@ -39,9 +39,8 @@ from gpulaunch.containers.flags import without_secrets
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed, printable
-from gpulaunch.launch.assess import preview
 from gpulaunch.launch.container_leases import ContainerKeeper, ContainerLeases
-from gpulaunch.launch.launch import Events, Launch
+from gpulaunch.launch.launch import Events, Launch, preview
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
     has_lease,

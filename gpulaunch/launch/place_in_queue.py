@@ -10,8 +10,7 @@ from gpulaunch.decide.decision import State, Wait
 from gpulaunch.decide.needs import leased_until_s, used_outside
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import read_snapshot
-from gpulaunch.launch.launch import Events, Launch, ticket_of
+from gpulaunch.launch.launch import Events, Launch, read_snapshot, ticket_of
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.record_file import is_alive, record_name

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.assess import visible_gpus
-from gpulaunch.launch.launch import Keeper, Launch
+from gpulaunch.launch.launch import Keeper, Launch, visible_gpus
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.lease import Share

@@ -15,7 +15,7 @@ from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.driver import DRIVERS, OutsideUse
-from gpulaunch.machine.find import Machine, find_machine, look_again
+from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.topology import Topology, same_table
 from gpulaunch.process import Process
 from gpulaunch.process.system import (
@@ -31,7 +31,6 @@ from gpulaunch.sharing.mps_directories import SERVER
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.containers.in_use import RunningContainer
-    from gpulaunch.launch.launch import Launch
     from gpulaunch.launch.read_engine import EngineTerms
 
 
@@ -193,17 +192,6 @@ def with_containers(machine: Machine, containers: "Sequence[RunningContainer]") 
     """Return the machine with the use of its GPUs by containers beside the use that is known."""
     uses = [use for container in containers for use in container.uses]
     return replace(machine, outside=(*machine.outside, *uses)) if uses else machine
-
-
-def see_again(launch: "Launch") -> "Launch":
-    """Return a launch with the use of its machine's GPUs read anew.
-
-    A container that it is to start again is in nobody's way, even if it runs already.
-    """
-    machine = look_again(launch.machine)
-    started = launch.container.container_id if launch.container else None
-    others = [one for one in read_containers(machine) if one.id != started]
-    return replace(launch, machine=with_containers(machine, others))
 
 
 def find_strays(

@@ -27,8 +27,7 @@ from gpulaunch.lab.measure.recording import refuse_described
 from gpulaunch.lab.measure.run import SHARED, rounded
 from gpulaunch.lab.measure.traffic import communication_of
 from gpulaunch.lab.measure.update_profile import Outcome, percentile_95, resources_of
-from gpulaunch.launch.assess import preview
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Launch, preview
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu, gpu_names, gpus_named, gpus_text
 from gpulaunch.placement.policies import DEFAULT_POLICY, Placement, ranking

@@ -12,17 +12,14 @@ from gpulaunch.history.forecast import (
     relations_of,
 )
 from gpulaunch.history.read import RECENT_S, read_history
-from gpulaunch.launch.assess import drained_uses
-from gpulaunch.launch.launch import Launch, ticket_of
-from gpulaunch.leases.lease import MAX_NUMBER, Lease, Ticket
+from gpulaunch.leases.directory import drains_by_gpu
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
-
-_OWN = "own"  # id of a ticket that is not in the table
 
 
 def predicted_starts(
@@ -43,7 +40,7 @@ def predicted_starts(
     clock_s = seconds_since_boot()
     experience = _read_experience(machine)
     busy_until_s = leased_until_s(machine.topology, seen.leases)
-    unfit = {use.uuid for use in drained_uses(machine.topology, seen)}
+    unfit = {*drains_by_gpu(machine.topology, seen.drained)}
     unfit |= {use.uuid for use in machine.outside if use.uuid not in busy_until_s}
     uuids = {gpu.uuid for gpu in machine.topology.gpus}
     running = []
@@ -62,13 +59,6 @@ def predicted_starts(
     )
     pairs = zip(tickets, found, strict=True)
     return {ticket.id: start for ticket, start in pairs if start is not None}
-
-
-def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
-    """Return when a launch will probably start that comes after all tickets of a snapshot."""
-    ticket = ticket_of(launch, _OWN, MAX_NUMBER)
-    everyone = Snapshot(seen.leases, [*seen.tickets, ticket], seen.unlocked, seen.drained)
-    return predicted_starts(launch.machine, everyone).get(_OWN)
 
 
 def _read_experience(machine: Machine) -> Experience:
