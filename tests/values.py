@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.decide.request import Request
+from gpulaunch.decide.decision import Request
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.catalog import load_described_machine

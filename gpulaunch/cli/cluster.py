@@ -14,7 +14,7 @@ from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, ad
 from gpulaunch.cli.help import word_parser
 from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
-from gpulaunch.decide.request import admit_visible
+from gpulaunch.decide.decision import admit_visible
 from gpulaunch.errors import (
     FieldError,
     UsageError,

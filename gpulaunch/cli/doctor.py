@@ -13,7 +13,7 @@ from gpulaunch.cli.output import print_json
 from gpulaunch.containers.container import AskedContainer
 from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
 from gpulaunch.containers.engines import all_engines
-from gpulaunch.decide.request import Unfit
+from gpulaunch.decide.decision import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.options import SETTINGS, Options

@@ -6,9 +6,8 @@ from contextlib import suppress
 
 from gpulaunch.cli.output import Document, format_start, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
-from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, State, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Request, ShareOption, State, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
-from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.history.forecast import StartRange

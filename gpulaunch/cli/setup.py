@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
-from gpulaunch.decide.request import select_gpus
+from gpulaunch.decide.decision import select_gpus
 from gpulaunch.errors import FailedError, UsageError, call_failed, counted
 from gpulaunch.history.line import COMMON
 from gpulaunch.launch.surroundings import open_table, read_shown

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gpulaunch.containers.engine import QUESTION_S, EngineClient, LateError, NoAnswerError
-from gpulaunch.decide.request import select_gpus
+from gpulaunch.decide.decision import select_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files import own_cache
 from gpulaunch.leases.lease import Lease

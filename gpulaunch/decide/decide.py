@@ -8,12 +8,15 @@ from gpulaunch.decide.decision import (
     Decision,
     Grant,
     Refuse,
+    Request,
     State,
+    Unfit,
     Wait,
     best_text,
     queued_text,
     too_few_text,
     too_many_text,
+    with_count,
 )
 from gpulaunch.decide.needs import (
     Reach,
@@ -26,7 +29,6 @@ from gpulaunch.decide.needs import (
     reach_of,
     why_hopeless,
 )
-from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.queue import barring, competing, last_before, queued
 from gpulaunch.machine.gpu import Gpu, gpus_text

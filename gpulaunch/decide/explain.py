@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, ShareOption, State
+from gpulaunch.decide.decision import Decision, Grant, Request, ShareOption, State, with_count
 from gpulaunch.decide.needs import (
     admitted_gpus,
     leased_until_s,
     out_of_service,
     used_outside,
 )
-from gpulaunch.decide.request import Request, with_count
 from gpulaunch.decide.share_options import assess_share_groups
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text

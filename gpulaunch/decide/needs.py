@@ -3,8 +3,7 @@
 
 from collections.abc import Collection, Sequence
 
-from gpulaunch.decide.decision import State
-from gpulaunch.decide.request import Request, Unfit
+from gpulaunch.decide.decision import Request, State, Unfit
 from gpulaunch.leases.lease import EngineJob, Lease
 from gpulaunch.leases.queue import ENDLESS, Claim
 from gpulaunch.machine.driver import OutsideUse

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpulaunch.decide.decision import Grant, ShareOption, State
+from gpulaunch.decide.decision import Grant, Request, ShareOption, Sharing, State, Unfit
 from gpulaunch.decide.needs import (
     Reach,
     admitted_gpus,
@@ -13,7 +13,6 @@ from gpulaunch.decide.needs import (
     pose_problem,
     reach_of,
 )
-from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.errors import printable
 from gpulaunch.leases.lease import Client, Lease, Share, is_inside, share_groups
 from gpulaunch.leases.queue import barring, queued

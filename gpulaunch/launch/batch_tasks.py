@@ -10,9 +10,8 @@ from hashlib import sha256
 from shutil import which
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Refuse, State
+from gpulaunch.decide.decision import Refuse, Sharing, State
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.request import Sharing
 from gpulaunch.errors import UsageError, counted, quoted
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.job_file import Entry, JobFile

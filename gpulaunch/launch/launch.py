@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Refuse, State, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Request, State, Wait
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.request import Request
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import name_strays, open_table, read_containers, with_containers
 from gpulaunch.leases.directory import drains_by_gpu

@@ -130,7 +130,7 @@ def parse_pattern(text: str) -> "Pattern":
 
 def parse_weights(text: str) -> "Weights":
     """Return the three weights of topo-aware's utility."""
-    from gpulaunch.decide.request import weights_of
+    from gpulaunch.decide.decision import weights_of
 
     try:
         communication, interference, fragmentation = map(float, text.split(","))

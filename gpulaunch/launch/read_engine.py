@@ -16,7 +16,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Any
 
-from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visible
+from gpulaunch.decide.decision import Constraint, Request, admit_only, admit_visible
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import read_text
 from gpulaunch.files.fields import FieldTable, checked

@@ -4,7 +4,17 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpulaunch.decide import request as requests
+from gpulaunch.decide.decision import (
+    Constraint,
+    Request,
+    Unfit,
+    admit_all_but,
+    admit_memory,
+    admit_model,
+    admit_only,
+    admit_visible,
+    check_request,
+)
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
@@ -31,7 +41,7 @@ def _request_of(
     around: Surroundings,
     name: str | None,
     graph: Pattern | None,
-) -> requests.Request:
+) -> Request:
     """Return the request for GPUs of the job's own; see read_request.
 
     If ranks divide the GPUs, the options say what each of them gets, and it is for all.
@@ -73,9 +83,9 @@ def _request_of(
     weights = options.utility_weights  # read, and so checked, whatever the policy
     required = None
     if options.require:
-        required = requests.admit_only(topology, options.require, options.origin("require"))
+        required = admit_only(topology, options.require, options.origin("require"))
         least = max(least, len(required.uuids)) if least else None
-    request = requests.Request(
+    request = Request(
         gpus=count,
         pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
@@ -97,7 +107,7 @@ def _request_of(
         ends_within_s=None if limit_s is None else limit_s + 2 * (options.grace + KILL_S),
         in_order=options.queue == "fifo",
     )
-    requests.check_request(request, topology)
+    check_request(request, topology)
     return request
 
 
@@ -112,7 +122,7 @@ def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) 
 
 def _read_constraints(
     options: Options, profile: Profile, topology: Topology, visible: str | None
-) -> list[requests.Constraint]:
+) -> list[Constraint]:
     found = []
     needed = None if profile.resources.memory_is_reservation else profile.memory_bytes
     options = options.with_profile(memory=needed)
@@ -122,18 +132,18 @@ def _read_constraints(
         if text == "profile":
             text = f"profile {profile.name}'s {format_size(memory)} of memory"
         least_bytes = getattr(memory, "of_gpu_bytes", memory)  # a profile's is an int
-        found.append(requests.admit_memory(topology, least_bytes, text))
+        found.append(admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {
-        "gpu_model": requests.admit_model,
-        "only": requests.admit_only,
-        "exclude": requests.admit_all_but,
+        "gpu_model": admit_model,
+        "only": admit_only,
+        "exclude": admit_all_but,
     }
     for name, build in builders.items():
         value = getattr(options, name)
         if value:
             found.append(build(topology, value, options.origin(name)))
     if visible is not None:
-        found.append(requests.admit_visible(topology, visible))
+        found.append(admit_visible(topology, visible))
     return found
 
 
@@ -237,7 +247,7 @@ def read_request(
     name: str | None,
     warn: Callable[[str], None],
     pattern: Pattern | None = None,
-) -> requests.Request:
+) -> Request:
     """Return the request of a launch; see read_launch."""
     request = _request_of(options, profile, around, name, pattern)
     if around.engine:
@@ -274,13 +284,13 @@ def _has_to_share(options: Options, around: Surroundings, warn: Callable[[str], 
 
 
 def _with_sharing(
-    request: requests.Request,
+    request: Request,
     options: Options,
     profile: Profile,
     around: Surroundings,
     command: Sequence[str],
     warn: Callable[[str], None],
-) -> requests.Request:
+) -> Request:
     """Return the request with its terms of sharing, or with the reason why it cannot share."""
     from gpulaunch.launch.read_sharing import read_sharing  # late: few launches need it
 
@@ -296,7 +306,7 @@ def _with_sharing(
             "more of a GPU"
         )
     found = read_sharing(options, profile, around.machine, request.name or program)
-    if isinstance(found, requests.Unfit):
+    if isinstance(found, Unfit):
         # No warning if a file of settings asks all jobs to share, also those without figures.
         if options.source("share") <= Source.PROFILE:
             warn(f"not shared: {found.reason}")

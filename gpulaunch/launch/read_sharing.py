@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, cast
 
-from gpulaunch.decide.request import Sharing, Unfit
+from gpulaunch.decide.decision import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.options import Options, Source

@@ -157,7 +157,7 @@ def _set_by_lease(options: Options, machine: Machine, within: Lease | None) -> l
     names = [LEASE_VARIABLE, COUNT_VARIABLE]
     visible = variables.get(driver.visible_variable)
     if visible and LEASE_VARIABLE in variables:
-        from gpulaunch.decide.request import admit_visible  # late: few launches are inside a lease
+        from gpulaunch.decide.decision import admit_visible  # late: few launches are inside a lease
 
         uuids = admit_visible(machine.topology, visible).order
         written = variables.get(driver.uuids_variable or "", "").split(",")

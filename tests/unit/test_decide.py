@@ -8,9 +8,8 @@ from values import box, cases, lease, machine, request, ticket, uuids
 
 from gpulaunch.cli.explain import explanation_table
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, State
+from gpulaunch.decide.decision import Constraint, Decision, Grant, Request, State
 from gpulaunch.decide.explain import explain
-from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.records import replace

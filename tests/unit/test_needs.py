@@ -9,8 +9,7 @@ from values import cases, lease, request
 from values import machine as load
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Refuse, State
-from gpulaunch.decide.request import Request, admit_only
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Request, State, admit_only
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.problem import Weights

@@ -11,8 +11,7 @@ import pytest
 from values import box, cases, lease, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Refuse, State, Wait
-from gpulaunch.decide.request import Constraint, Request
+from gpulaunch.decide.decision import Constraint, Grant, Refuse, Request, State, Wait
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.launch.options import SETTINGS

@@ -10,8 +10,7 @@ import pytest
 from corun import BENCHMARKS, Benchmark, Machine, allocations, sms_of
 from values import lease, request
 
-from gpulaunch.decide.decision import ShareOption
-from gpulaunch.decide.request import Sharing
+from gpulaunch.decide.decision import ShareOption, Sharing
 from gpulaunch.decide.share_options import assess_group
 from gpulaunch.leases.lease import Client, Lease, Objective, Share
 from gpulaunch.profiles.demand import Demand

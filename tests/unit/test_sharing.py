@@ -9,8 +9,16 @@ import pytest
 from values import box, cases, lease, machine, request, ticket
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, State, Wait
-from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit
+from gpulaunch.decide.decision import (
+    Constraint,
+    Decision,
+    Grant,
+    Request,
+    Sharing,
+    State,
+    Unfit,
+    Wait,
+)
 from gpulaunch.files.units import parse_size
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing

@@ -11,9 +11,8 @@ from values import cases, machine
 
 import gpulaunch
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, State
+from gpulaunch.decide.decision import Constraint, Grant, Request, Sharing, State
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.request import Constraint, Request, Sharing
 from gpulaunch.lab.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.lab.simulate.generate import poisson_batches
 from gpulaunch.lab.simulate.machines import SimulatedJob, lease_of, ticket_of

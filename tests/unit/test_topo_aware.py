@@ -12,8 +12,8 @@ import pytest
 from values import V100, cards, cases, posed, wired_up, wiring
 from values import machine as load
 
+from gpulaunch.decide.decision import weights_of
 from gpulaunch.decide.needs import mean_slowdown
-from gpulaunch.decide.request import weights_of
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology, distances, machine_tree

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from gpulaunch.decide.decision import Grant, Wait
-from gpulaunch.decide.request import Unfit
+from gpulaunch.decide.decision import Grant, Unfit, Wait
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, WouldWaitError, quoted
 from gpulaunch.lab.measure import synthetic_load
 from gpulaunch.lab.measure.launches import (

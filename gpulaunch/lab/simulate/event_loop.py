@@ -21,7 +21,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.request import Request
+    from gpulaunch.decide.decision import Request
     from gpulaunch.leases.lease import Ticket
 
 _NONE = -1  # number for no event

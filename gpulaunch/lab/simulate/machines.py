@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, State
+from gpulaunch.decide.decision import Decision, Grant, Request, State
 from gpulaunch.decide.needs import pose_problem
-from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.machine.topology import Topology

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, State, Wait
-from gpulaunch.decide.request import Request, select_gpus
+from gpulaunch.decide.decision import Grant, Request, State, Wait, select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.files.document import read_document, shipped_directory
 from gpulaunch.lab.simulate.event_loop import Rules, simulate

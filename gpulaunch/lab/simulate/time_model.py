@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from gpulaunch.decide.request import Request
+from gpulaunch.decide.decision import Request
 from gpulaunch.lab.simulate.machines import SimulatedJob
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
