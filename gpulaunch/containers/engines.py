@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import starmap
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers import docker
+from gpulaunch import containers
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:  # few launches need these
@@ -112,8 +112,11 @@ def clients_at_hand() -> "list[EngineClient]":
     Contexts are not followed, since only the engine's own program knows their sockets.
     """
     found: list[EngineClient] = []
-    paths = [docker.DEFAULT_SOCKET, docker.ROOTLESS_SOCKET.format(user_id=os.geteuid())]
-    named = os.environ.get(docker.ADDRESS_VARIABLE, "")
+    paths = [
+        containers.DOCKER_SOCKET,
+        containers.ROOTLESS_DOCKER_SOCKET.format(user_id=os.geteuid()),
+    ]
+    named = os.environ.get(containers.DOCKER_VARIABLE, "")
     if named.startswith("unix://"):
         paths.insert(0, named.removeprefix("unix://"))
     seen = set()

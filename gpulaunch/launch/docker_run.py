@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from gpulaunch.containers import DOCKER_VARIABLE
 from gpulaunch.containers.container import (
     HOST_VARIABLES,
     LEASE_LABEL,
@@ -22,7 +23,6 @@ from gpulaunch.containers.container import (
     container_variables,
     service_of,
 )
-from gpulaunch.containers.docker import ADDRESS_VARIABLE
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.create import (
     asked_container,
@@ -318,7 +318,7 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
 
     Companion(stay, door.fileno(), serve)
     door.leave()
-    return {**dict.fromkeys(TLS_VARIABLES), ADDRESS_VARIABLE: door.address}
+    return {**dict.fromkeys(TLS_VARIABLES), DOCKER_VARIABLE: door.address}
 
 
 def run_docker(
@@ -343,7 +343,7 @@ def run_docker(
         job = Job(keep=None, before_signal=porter.before_signal)
         porter.process = job.process
         door.serve(porter)
-        job.start(line.argv_at_door, {**dict.fromkeys(_HIDDEN), ADDRESS_VARIABLE: door.address})
+        job.start(line.argv_at_door, {**dict.fromkeys(_HIDDEN), DOCKER_VARIABLE: door.address})
         status = porter.run_to_end(job)
     finally:
         door.close()
@@ -369,7 +369,7 @@ def first_launch(options: Options, line: DockerLine, events: Events) -> Launch:
     try:
         done = subprocess.run(  # noqa: S603  the user's own command line
             line.argv_at_door,
-            env={**environment, ADDRESS_VARIABLE: door.address},
+            env={**environment, DOCKER_VARIABLE: door.address},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

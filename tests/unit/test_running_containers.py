@@ -132,8 +132,8 @@ def test_engine_without_an_answer() -> None:
 
 def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine is asked at the socket that its variable names, once, and if it is there."""
-    for name in ("DEFAULT_SOCKET", "ROOTLESS_SOCKET"):
-        monkeypatch.setattr(f"gpulaunch.containers.docker.{name}", str(tmp_path / "s"))
+    for name in ("DOCKER_SOCKET", "ROOTLESS_DOCKER_SOCKET"):
+        monkeypatch.setattr(f"gpulaunch.containers.{name}", str(tmp_path / "s"))
     for address in ("tcp://there:1", f"unix://{tmp_path}/./s"):
         monkeypatch.setenv("DOCKER_HOST", address)
         assert clients_at_hand() == []

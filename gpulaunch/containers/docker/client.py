@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
+from gpulaunch.containers import DOCKER_SOCKET, DOCKER_VARIABLE, ROOTLESS_DOCKER_SOCKET
 from gpulaunch.containers.container import (
     GPUS_LABEL,
     LATER_LABEL,
@@ -29,7 +30,6 @@ from gpulaunch.containers.container import (
     service_of,
     without_kinds,
 )
-from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
     WAYS,
@@ -59,7 +59,7 @@ class DockerClient(EngineClient):
     """A client of one engine, whose address is the path of its socket."""
 
     title, program = "Docker Engine", "docker"
-    address_variable = ADDRESS_VARIABLE
+    address_variable = DOCKER_VARIABLE
     ways = frozenset(WAYS)
 
     @classmethod
@@ -70,7 +70,7 @@ class DockerClient(EngineClient):
     @classmethod
     def known(cls, user_id: int) -> "list[DockerClient]":
         """Return clients of docker's usual engine here, the host's and the user's."""
-        sockets = [DEFAULT_SOCKET, ROOTLESS_SOCKET.format(user_id=user_id)]
+        sockets = [DOCKER_SOCKET, ROOTLESS_DOCKER_SOCKET.format(user_id=user_id)]
         # The engine may be on another machine, or docker may not know the context.
         with suppress(GpulaunchError, OSError):
             sockets.insert(0, cls.usual().address)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET
+from gpulaunch.containers import DOCKER_SOCKET, DOCKER_VARIABLE
 from gpulaunch.containers.flags import Flag, read_flags
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.records import Record
@@ -113,7 +113,7 @@ def socket_of(line: DockerLine) -> str:
         FailedError: docker does not know the context.
     """
     context, host = line.option("-c", "--context"), line.option("-H", "--host")
-    named = os.environ.get(ADDRESS_VARIABLE)
+    named = os.environ.get(DOCKER_VARIABLE)
     if context is None and host is None and not named:
         context = os.environ.get("DOCKER_CONTEXT") or _current_context(line)
     if context not in (None, "", "default"):
@@ -121,18 +121,18 @@ def socket_of(line: DockerLine) -> str:
     if host is not None:
         return _local_path(host, f"-H {printable(host)}")
     return _local_path(
-        named or f"unix://{DEFAULT_SOCKET}", f"{ADDRESS_VARIABLE}={printable(named or '')}"
+        named or f"unix://{DOCKER_SOCKET}", f"{DOCKER_VARIABLE}={printable(named or '')}"
     )
 
 
 def _local_path(host: str, origin: str) -> str:
     if host.startswith("unix://"):
         # A relative path counts from the working directory, as docker reads it.
-        return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)
+        return os.path.abspath(host.removeprefix("unix://") or DOCKER_SOCKET)
     raise UsageError(
         f"{origin} is no Unix socket, so its engine may be on another machine, "
         "whose GPUs are not this one's",
-        "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
+        "run gpulaunch on that machine, or name its engine's socket: unix://" + DOCKER_SOCKET,
     )
 
 
