@@ -7,14 +7,13 @@ from collections.abc import MutableMapping
 
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.launch import Keeper, visible_gpus
-from gpulaunch.launch.surroundings import open_table
+from gpulaunch.launch.surroundings import inherited_variables, open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Share
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.process.apart import run_apart
 from gpulaunch.process.companion import forget_environment
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.sharing.mps_directories import inherited_variables
 
 _applied: "dict[int, HeldLease]" = {}
 """The lease that a process has applied, by its pid: a forked child is inside its parent's."""

@@ -25,13 +25,13 @@ from gpulaunch.launch.surroundings import (
     read_surroundings,
     shown_settings,
 )
+from gpulaunch.leases.environment import MPS_CONTROL
 from gpulaunch.machine.driver import DRIVERS, Finding
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
 from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import as_dict, replace
 from gpulaunch.sharing import mps_daemon as mps
-from gpulaunch.sharing.mps_directories import CONTROL
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
@@ -132,11 +132,11 @@ def _check_driver(name: str) -> Iterator[Finding]:
     yield from driver.diagnose()
     program = mps.program()
     if DRIVERS[name].mps and program:
-        pids = [pid for pid in pids_of_program(CONTROL) if mps.is_daemon(pid)]
+        pids = [pid for pid in pids_of_program(MPS_CONTROL) if mps.is_daemon(pid)]
         running = "; ".join(f"pid {pid}, {owner_of(pid)}" for pid in pids)
         yield Finding("MPS", "ok", f"{program}; {running or 'not running'}")
     elif DRIVERS[name].mps:
-        text = f"{CONTROL} is not on PATH, so no GPU can be shared"
+        text = f"{MPS_CONTROL} is not on PATH, so no GPU can be shared"
         hint = "it comes with the driver: install its package of compute utilities"
         yield Finding("MPS", "warning", text, hint)
 

@@ -13,6 +13,7 @@ from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import name_strays, open_table, read_containers, with_containers
 from gpulaunch.leases.directory import drains_by_gpu
+from gpulaunch.leases.environment import MpsPlace
 from gpulaunch.leases.holders import who_has_what
 from gpulaunch.leases.lease import Lease, Share, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
@@ -32,7 +33,6 @@ from gpulaunch.process.system import (
     this_process,
 )
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.engine import ContainerLaunch

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.launch import Keeper, Launch, visible_gpus
+from gpulaunch.launch.surroundings import inherited_variables
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import members, nested_processes
 from gpulaunch.leases.lease import Share
@@ -42,7 +43,6 @@ from gpulaunch.process.system import (
     state_of,
 )
 from gpulaunch.records import as_list
-from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.sharing.membership import Membership

@@ -20,6 +20,7 @@ from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings
+from gpulaunch.leases.environment import PATIENCE_S, MpsPlace
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
@@ -32,7 +33,6 @@ from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile, sl
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 
 def _request_of(
@@ -184,8 +184,7 @@ def read_launch(
     around = _with_measurements(options, read_surroundings(options, warn))
     around = _with_engine(options, around)
     # Its settings are checked on a described machine, too.
-    timeout_s = PATIENCE_S if options.mps_timeout is None else options.mps_timeout
-    mps = MpsPlace(base_directory(options.mps_directory), timeout_s)
+    mps = _find_mps(options)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -214,6 +213,17 @@ def read_launch(
         docker=options.docker,
         notify=options.notify,
     )
+
+
+def _find_mps(options: Options) -> MpsPlace:
+    """Return the place of this user's MPS daemons.
+
+    It is not in the state directory, which may be a small tmpfs that logs would fill; nor in
+    $XDG_RUNTIME_DIR or /dev/shm, which a user's last logout empties though jobs go on.
+    """
+    chosen, timeout_s = options.mps_directory, options.mps_timeout
+    base = os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
+    return MpsPlace(base, PATIENCE_S if timeout_s is None else timeout_s)
 
 
 _SIGNS = (

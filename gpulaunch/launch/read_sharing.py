@@ -9,6 +9,7 @@ from gpulaunch.decide.decision import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_size
 from gpulaunch.launch.options import Options, Source
+from gpulaunch.leases.environment import MPS_CONTROL
 from gpulaunch.leases.lease import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.driver import DRIVERS
@@ -20,7 +21,6 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.caps import Search, joined
-from gpulaunch.sharing.mps_directories import CONTROL
 from gpulaunch.sharing.speed import Capacity, capacity_by, is_memory_bound, with_headroom
 
 LEAST_DRIVER = 550
@@ -207,7 +207,7 @@ def _read_demand(options: Options, profile: Profile, name: str, part: int | None
 def _driver_of_mps(name: str) -> int | Unfit:
     """Return the major version of this machine's driver, or why it cannot share GPUs."""
     if mps.program() is None:
-        return Unfit(f"{CONTROL} is not on PATH")
+        return Unfit(f"{MPS_CONTROL} is not on PATH")
     try:
         version = load_driver(name).version()
     except FailedError as problem:

@@ -4,13 +4,14 @@ What only shows something needs no more of a launch than this.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.errors import printable
 from gpulaunch.launch.options import Options, Source
-from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
+from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, MPS_SERVER, MPS_VARIABLES
 from gpulaunch.leases.holders import name_job
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
@@ -27,7 +28,6 @@ from gpulaunch.process.system import (
     variable_of,
 )
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.mps_directories import SERVER
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.containers.in_use import RunningContainer
@@ -194,6 +194,20 @@ def with_containers(machine: Machine, containers: "Sequence[RunningContainer]") 
     return replace(machine, outside=(*machine.outside, *uses)) if uses else machine
 
 
+def inherited_variables(environment: Mapping[str, str] = os.environ) -> dict[str, None]:
+    """Return variables that a job which shares has left in an environment, to be removed.
+
+    The user's own MPS is left alone.
+    """
+    directory = environment.get(MPS_VARIABLES[0])
+    if directory is None:
+        return {}
+    from gpulaunch.sharing.mps_daemon import is_of_a_group  # late: few launches are inside such
+
+    named_so = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory)
+    return dict.fromkeys(MPS_VARIABLES) if named_so or is_of_a_group(directory) else {}
+
+
 def find_strays(
     topology: Topology, uses: Iterable[OutsideUse], leases: Sequence[Lease]
 ) -> list[OutsideUse]:
@@ -219,7 +233,7 @@ def _leases_of(pid: int, by_id: Mapping[str, Lease]) -> list[Lease]:
     that these were taken from. What another user wrote does not count: the process with the
     variable has to be of the lease's owner, and so has the job or, as under sudo, its parent.
     """
-    if program_of(pid) == SERVER:  # it computes for MPS clients, whosever they are
+    if program_of(pid) == MPS_SERVER:  # it computes for MPS clients, whosever they are
         return []
     marked = by_id.get(variable_of(pid, LEASE_VARIABLE) or "")
     found = [marked] if marked and marked.user_id == user_of(pid) else []

@@ -1,4 +1,4 @@
-"""The environment variables that a job gets."""
+"""The environment variables that a job gets, and the place of the MPS daemons that they name."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from posixpath import basename
 from gpulaunch.leases.lease import Share
 from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.records import Record
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""
@@ -16,7 +17,6 @@ COUNT_VARIABLE = "GPULAUNCH_GPU_COUNT"
 
 BATCH_VARIABLE = "GPULAUNCH_BATCH"
 """Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
-
 
 _PREFIXES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
 """Prefixes of variables that these programs set in their containers, also with --cleanenv."""
@@ -67,6 +67,30 @@ MPS_VARIABLES = (
     "CUDA_MPS_CLIENT_PRIORITY",
 )
 """Variables that tell a process its MPS server and its share."""
+
+
+MPS_CONTROL = "nvidia-cuda-mps-control"
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+PATIENCE_S = 30.0
+"""Time that an MPS server has to become ACTIVE.
+
+It opens every GPU of the group, slowly without the persistence daemon.
+"""
+
+
+class MpsPlace(Record):
+    """Where and how the MPS daemons of share groups are run.
+
+    Attributes:
+        base: directory of this user's groups; it may not exist yet.
+        patience_s: the longest wait for a server.
+        may_fork: whether this process may fork without exec; a Python program with threads may not.
+    """
+
+    base: str
+    patience_s: float
+    may_fork: bool = True
 
 
 def mps_environment(share: Share) -> dict[str, str]:

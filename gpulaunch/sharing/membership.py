@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.files.units import format_size
+from gpulaunch.leases.environment import MpsPlace
 from gpulaunch.leases.lease import Lease, Share, share_groups
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
@@ -18,7 +19,6 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError, serves_a_group
-from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory
 from gpulaunch.sharing.speed import capacity_by, least_of, pace
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
+from gpulaunch.leases.environment import MPS_CONTROL, MPS_SERVER
 from gpulaunch.process.ending import marked_by, wait_for_one
 from gpulaunch.process.system import (
     arguments_of,
@@ -27,7 +28,6 @@ from gpulaunch.process.system import (
     user_of,
     variable_of,
 )
-from gpulaunch.sharing.mps_directories import CONTROL, SERVER, is_of_a_group
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,6 +37,9 @@ ANSWER_S = 5.0
 
 QUIT_S = 3.0
 """Time that a daemon has to end once told to; a server that never got ready keeps it from that."""
+
+MEMBERS_FILE = "group.json"
+"""File in the pipe directory of a share group that tells it from others."""
 
 _PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 _ACTIVE, _STARTING = "ACTIVE", "INITIALIZING"
@@ -61,7 +64,7 @@ class MpsHangsError(MpsError):
 
 def program() -> str | None:
     """Return the path of nvidia-cuda-mps-control; None if it is not on PATH."""
-    return shutil.which(CONTROL)
+    return shutil.which(MPS_CONTROL)
 
 
 def is_daemon(pid: int) -> bool:
@@ -69,12 +72,17 @@ def is_daemon(pid: int) -> bool:
     return not {"-d", "-f"}.isdisjoint(arguments_of(pid))
 
 
+def is_of_a_group(directory: str) -> bool:
+    """Return whether a pipe directory is that of a share group."""
+    return os.path.exists(os.path.join(directory, MEMBERS_FILE))
+
+
 def serves_a_group(pid: int) -> bool:
     """Return whether a process is the MPS daemon or server of a share group.
 
     It belongs to all of its jobs, and to none.
     """
-    if program_of(pid) not in (CONTROL, SERVER):
+    if program_of(pid) not in (MPS_CONTROL, MPS_SERVER):
         return False
     directory = variable_of(pid, _PIPE_VARIABLE)
     return directory is not None and is_of_a_group(directory)
@@ -112,7 +120,7 @@ class Daemon:
         said = self._run(["-d"], "", "-d has not returned")
         if said.returncode:
             why = said.stderr or self._last_log_line() or f"exit status {said.returncode}"
-            raise MpsError(f"{CONTROL} -d: {why}")
+            raise MpsError(f"{MPS_CONTROL} -d: {why}")
 
     def make_ready(self, patience_s: float) -> None:
         """Start a server for this user unless there is one, and wait until it is ACTIVE.
@@ -223,10 +231,10 @@ class Daemon:
             # answer and status 0. So a question that always has an answer comes last.
             if not self.pid():
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
-                raise MpsError(f"{CONTROL}: {said.stderr}" if said.stderr else died)
+                raise MpsError(f"{MPS_CONTROL}: {said.stderr}" if said.stderr else died)
             if time.monotonic() + pause_s > deadline:
                 if said.stderr:
-                    raise MpsError(f"{CONTROL}: {said.stderr}")
+                    raise MpsError(f"{MPS_CONTROL}: {said.stderr}")
                 raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
@@ -251,7 +259,7 @@ class Daemon:
                 question.write(text.encode())
                 question.seek(0)
                 done = subprocess.run(  # noqa: S603
-                    [CONTROL, *options],
+                    [MPS_CONTROL, *options],
                     env=self._environment(),
                     cwd="/",
                     start_new_session=True,
@@ -266,7 +274,7 @@ class Daemon:
                     preexec_fn=_lift_limits if options else None,
                 )
             except OSError as error:
-                raise MpsError(f"{CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
+                raise MpsError(f"{MPS_CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
             except subprocess.TimeoutExpired:
                 raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s") from None
             answer.seek(0)
@@ -288,17 +296,17 @@ class Daemon:
         for is_last in (False, True):
             while (left := self._left()) and time.monotonic() < deadline:
                 wait_for_one(left, deadline - time.monotonic())
-            doomed = self._left() if is_last else self._processes(SERVER)
+            doomed = self._left() if is_last else self._processes(MPS_SERVER)
             for pid in doomed if left else ():
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             deadline = time.monotonic() + QUIT_S
 
     def _left(self) -> list[int]:
-        return [*self._daemons(), *self._processes(SERVER)]
+        return [*self._daemons(), *self._processes(MPS_SERVER)]
 
     def _daemons(self) -> list[int]:
-        return list(filter(is_daemon, self._processes(CONTROL)))
+        return list(filter(is_daemon, self._processes(MPS_CONTROL)))
 
     def _processes(self, name: str) -> list[int]:
         return [

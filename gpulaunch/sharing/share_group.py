@@ -14,13 +14,13 @@ from zlib import crc32
 
 from gpulaunch.errors import FailedError
 from gpulaunch.files.own_cache import is_own, load, path_of, slow_lock, store
+from gpulaunch.leases.environment import PATIENCE_S
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError
-from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S
+from gpulaunch.sharing.mps_daemon import MEMBERS_FILE, Daemon, MpsError, MpsHangsError
 
 _LOCK_MARGIN_S = 30.0
 _SOCKET_BYTES = 107  # of sockaddr_un, less the end
