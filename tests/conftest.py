@@ -30,7 +30,7 @@ import slurm as slurm_cluster
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
 import gpulaunch
-from gpulaunch.process.companion import COMPANION
+from gpulaunch.process.ending import COMPANION
 from gpulaunch.process.system import program_of
 
 os.environ["XDG_CONFIG_HOME"] = (

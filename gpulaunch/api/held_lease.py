@@ -12,7 +12,7 @@ from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Share
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.process.apart import run_apart
-from gpulaunch.process.companion import forget_environment
+from gpulaunch.process.ending import forget_environment
 from gpulaunch.process.libc import out_of_the_way
 
 _applied: "dict[int, HeldLease]" = {}

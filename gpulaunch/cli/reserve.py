@@ -25,7 +25,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.process import Process
-from gpulaunch.process.companion import stand_apart
+from gpulaunch.process.ending import stand_apart
 from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way, outlive_parent
 from gpulaunch.process.system import (

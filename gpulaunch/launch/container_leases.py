@@ -10,16 +10,14 @@ from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S, Followed
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
-from gpulaunch.launch.launch import Events, Keeper, Launch
+from gpulaunch.launch.launch import Events, GpuWatch, Keeper, Launch, over_limit
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.process import Process
-from gpulaunch.process.companion import DISMISSED, Companion
-from gpulaunch.process.ending import KILL_S, end_all, reached_by
+from gpulaunch.process.ending import DISMISSED, KILL_S, Companion, end_all, reached_by
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace, state_of
 from gpulaunch.records import replace

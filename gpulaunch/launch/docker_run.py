@@ -54,7 +54,7 @@ from gpulaunch.leases.record_file import is_alive
 from gpulaunch.leases.wake import wait_until_dead
 from gpulaunch.machine.topology import DEFAULT_DRIVER
 from gpulaunch.process.apart import GivenUpError
-from gpulaunch.process.companion import Companion
+from gpulaunch.process.ending import Companion
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import this_process
 from gpulaunch.records import replace

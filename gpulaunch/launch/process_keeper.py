@@ -23,12 +23,14 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process import Process
-from gpulaunch.process.companion import DISMISSED, Companion, is_companion
 from gpulaunch.process.ending import (
+    DISMISSED,
     SETTLE_S,
+    Companion,
     descendants,
     end_all,
     family,
+    is_companion,
     reached_by,
     wait_for_all,
     wait_for_one,

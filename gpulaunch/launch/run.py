@@ -1,8 +1,7 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
 from gpulaunch.launch.acquire import acquire
-from gpulaunch.launch.gpu_watch import GpuWatch, over_limit
-from gpulaunch.launch.launch import Events, Launch
+from gpulaunch.launch.launch import Events, GpuWatch, Launch, over_limit
 from gpulaunch.launch.process_keeper import ProcessKeeper
 from gpulaunch.launch.surroundings import open_table
 

@@ -14,7 +14,7 @@ from gpulaunch.leases.record_file import opened
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.machine.gpu import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.companion import is_companion
+from gpulaunch.process.ending import is_companion
 from gpulaunch.process.system import (
     is_same,
     iso,

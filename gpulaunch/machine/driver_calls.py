@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, NoReturn
 
 from gpulaunch.errors import FailedError
-from gpulaunch.process.companion import stand_apart
+from gpulaunch.process.ending import stand_apart
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask, end_with_parent, out_of_the_way
 
 PATIENCE_S = 3  # the first call about a GPU that sleeps may well take one

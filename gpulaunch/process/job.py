@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, call_failed, printable
-from gpulaunch.process.companion import WITNESS, close_all_but, hide_arguments
+from gpulaunch.process.ending import WITNESS, close_all_but, hide_arguments
 from gpulaunch.process.libc import (
     ENDING_SIGNALS,
     adopt_orphans,

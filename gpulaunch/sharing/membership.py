@@ -16,7 +16,7 @@ from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.find import Machine, find_at_work, most_memory
 from gpulaunch.machine.gpu import find_gpu_model
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.companion import DISMISSED
+from gpulaunch.process.ending import DISMISSED
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError, serves_a_group
 from gpulaunch.sharing.share_group import ShareGroup, group_directory

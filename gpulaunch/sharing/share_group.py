@@ -18,7 +18,7 @@ from gpulaunch.leases.environment import PATIENCE_S
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
-from gpulaunch.process.companion import DISMISSED, Companion
+from gpulaunch.process.ending import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.sharing.mps_daemon import MEMBERS_FILE, Daemon, MpsError, MpsHangsError
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import DGX, SHOW, VGG, Launcher, children, held, until, wait_for_end
 from values import cases
 
-from gpulaunch.process.companion import WITNESS, is_companion
+from gpulaunch.process.ending import WITNESS, is_companion
 from gpulaunch.process.system import program_of
 
 pytest_plugins = ("fake_nvml",)

@@ -14,7 +14,7 @@ import pytest
 from conftest import DGX, Launcher, children, until
 from test_api import waits_for_the_lock
 
-from gpulaunch.process.companion import WITNESS
+from gpulaunch.process.ending import WITNESS
 from gpulaunch.process.system import pending_signals, program_of, stat_fields
 
 COUNTS = str(Path(__file__).parents[1] / "jobs" / "counts")

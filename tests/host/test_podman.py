@@ -22,7 +22,7 @@ from test_users import Accounts, User, accounts, alice, bob, root  # noqa: F401 
 
 from gpulaunch.leases.holders import holders
 from gpulaunch.leases.record_file import opened
-from gpulaunch.process.companion import is_companion
+from gpulaunch.process.ending import is_companion
 from gpulaunch.process.system import program_of
 
 NAME = f"box-{os.getpid()}"  # a machine that no other test names, for all see its CDI devices
