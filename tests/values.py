@@ -18,6 +18,7 @@ from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.process import Process
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import Record
 
 _RECORD = {
     "user_id": 1000,
@@ -68,6 +69,15 @@ def wired_up(gpus: Sequence[Gpu], wire: Callable[[int, int], Wiring], name="test
 def box(count: int = 8) -> Topology:
     """Make a machine of GPUs that all meet alike."""
     return wired_up(cards(count), lambda *_: wiring("PHB"), "box")
+
+
+class Needs(Record):
+    """What a set of GPUs must be, as PlacementProblem takes it."""
+
+    required: frozenset[int] = frozenset()
+    within: tuple[frozenset[int], ...] = ()
+    nvlink: bool = False
+    least_gb_per_s: float = 0.0
 
 
 def posed(

@@ -16,7 +16,7 @@ from gpulaunch.machine.driver import DRIVERS, OutsideUse
 from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text, is_of_profile, parse_mig_profile
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.placement.policies import POLICIES, Placement
-from gpulaunch.placement.problem import PlacementProblem, Weights
+from gpulaunch.placement.problem import EQUAL_WEIGHTS, PlacementProblem, Weights
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, as_dict, replace
 
@@ -139,7 +139,7 @@ class Request(Record):
     least_gb_per_s: float = 0.0
     one_numa_node: bool = False
     least_utility: float = 0.0
-    weights: Weights = Weights()
+    weights: Weights = EQUAL_WEIGHTS
     slowdowns: Mapping[str, tuple[float, float]] = {}
     profile: str | None = None
     name: str | None = None

@@ -200,7 +200,7 @@ def _explain_winner(
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.one_numa_node else " in one machine"
-        where = group if grant.problem.needs.within else ""
+        where = group if grant.problem.within else ""
         return f"{winner} is the only set of free GPUs that fits{where}"
     policy = request.policy.replace("_", "-")
     if grant.placement.chosen_by_policy:
@@ -239,8 +239,7 @@ def _explain_lone_winner(grant: Grant, winner: str) -> str:
     candidates = f"{grant.placement.candidates:,} candidates"
     if grant.problem.too_many:
         return f"{winner} is what no exchange of two GPUs improves: {candidates} are too many"
-    needs = grant.problem.needs
-    if needs.nvlink or needs.least_gb_per_s:
+    if grant.problem.nvlink or grant.problem.least_gb_per_s:
         return f"of {candidates} {winner} alone has what the job needs, or sets just like it"
     return f"all {candidates} are alike, and {winner} has the lowest indices"
 

@@ -10,7 +10,7 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.policies import CHEAPEST_POLICY, POLICIES, Placement, all_tried, place
-from gpulaunch.placement.problem import Needs, PlacementProblem
+from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.records import Record, replace
 
 _LEAST_SLOWDOWN = 0.02
@@ -195,7 +195,7 @@ def _explain_unmet(request: Request, problem: PlacementProblem, machine: str | N
     asked = f"{gpus_text(count)} requested"
     where = "free" if machine is None else f"that {machine} has"
     among = f"{len(problem.admitted)} {where}"
-    missing = sorted(problem.needs.required.difference(problem.admitted))
+    missing = sorted(problem.required.difference(problem.admitted))
     if request.required and missing:
         verb = "is" if len(missing) == 1 else "are"
         state = "free" if machine is None else "admitted"
@@ -253,12 +253,10 @@ def pose_problem(
         pattern=request.pattern,
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
-        needs=Needs(
-            required=required,
-            within=_group_by_numa_node(topology) if request.one_numa_node else (),
-            nvlink=request.nvlink,
-            least_gb_per_s=request.least_gb_per_s,
-        ),
+        required=required,
+        within=_group_by_numa_node(topology) if request.one_numa_node else (),
+        nvlink=request.nvlink,
+        least_gb_per_s=request.least_gb_per_s,
         weights=request.weights,
         slowdown=expected_slowdown(request, topology, leases),
         least_utility=request.least_utility,

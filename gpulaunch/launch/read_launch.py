@@ -26,7 +26,7 @@ from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.placement.problem import Weights
+from gpulaunch.placement.problem import EQUAL_WEIGHTS
 from gpulaunch.process.ending import KILL_S
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile, slowdowns_both_ways
@@ -97,7 +97,7 @@ def _request_of(
         least_gb_per_s=(count != 1 and options.min_bandwidth) or 0.0,
         one_numa_node=options.numa == "strict",
         least_utility=(by_utility and options.min_utility) or 0.0,
-        weights=(by_utility and weights) or Weights(),
+        weights=(by_utility and weights) or EQUAL_WEIGHTS,
         slowdowns=slowdowns_both_ways(profile) if by_utility and profile.name else {},
         profile=profile.name or None,
         name=name,
@@ -183,8 +183,7 @@ def read_launch(
     profile = _read_profile(options, label)
     around = _with_measurements(options, read_surroundings(options, warn))
     around = _with_engine(options, around)
-    # Its settings are checked on a described machine, too.
-    mps = _find_mps(options)
+    mps = _find_mps(options, around.machine)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -203,7 +202,7 @@ def read_launch(
         grace_s=options.grace,
         leftover_timeout_s=options.leftover_timeout,
         leftovers=options.leftovers or ("end" if is_cancelled_by_kill() else "keep"),
-        mps=None if around.machine.key else mps,
+        mps=mps,
         recorded_in=_find_recorded_profile(options, around.machine, name),
         visible=options.visible or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
@@ -215,13 +214,15 @@ def read_launch(
     )
 
 
-def _find_mps(options: Options) -> MpsPlace:
-    """Return the place of this user's MPS daemons.
+def _find_mps(options: Options, machine: Machine) -> MpsPlace | None:
+    """Return the place of this user's MPS daemons; None on a described machine, which has none.
 
     It is not in the state directory, which may be a small tmpfs that logs would fill; nor in
     $XDG_RUNTIME_DIR or /dev/shm, which a user's last logout empties though jobs go on.
     """
-    chosen, timeout_s = options.mps_directory, options.mps_timeout
+    chosen, timeout_s = options.mps_directory, options.mps_timeout  # read, and so checked
+    if machine.key:
+        return None
     base = os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
     return MpsPlace(base, PATIENCE_S if timeout_s is None else timeout_s)
 

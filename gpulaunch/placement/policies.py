@@ -186,7 +186,7 @@ def best_effort(problem: PlacementProblem) -> Order:
 
     chosen = None
     if problem.groups:
-        gpus, required = problem.groups[0], problem.needs.required
+        gpus, required = problem.groups[0], problem.required
         chosen = best_of_partition(problem.topology, gpus, problem.count, required)
     return Order(("aggregate_bandwidth",), chosen)
 

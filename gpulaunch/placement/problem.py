@@ -167,27 +167,15 @@ Others count as 0 where mappings are compared.
 """
 
 
-class Needs(Record):
-    """Requirements on a set of GPUs besides its size; GPUs are indices.
-
-    Attributes:
-        required: GPUs that must be in it.
-        within: groups of which it must lie in one; empty for anywhere.
-        least_gb_per_s: least effective bandwidth; 0 for any.
-    """
-
-    required: frozenset[int] = frozenset()
-    within: tuple[frozenset[int], ...] = ()
-    nvlink: bool = False
-    least_gb_per_s: float = 0.0
-
-
 class Weights(Record):
     """Weights of the three costs of topo-aware-sc17, which sum to 1; it has equal ones (5.2.1)."""
 
     communication: float = 1 / 3
     interference: float = 1 / 3
     fragmentation: float = 1 / 3
+
+
+EQUAL_WEIGHTS = Weights()
 
 
 class Scores(Record):
@@ -229,6 +217,10 @@ class PlacementProblem:
         count: number of GPUs, 1 to len(admitted).
         sensitive: whether the job's speed depends on its links; without traffic between GPUs it
             does not.
+        required: GPUs by index that must be in the set.
+        within: groups of GPUs by index of which it must lie in one; empty for anywhere.
+        nvlink: whether NVLink must join it.
+        least_gb_per_s: its least effective bandwidth; 0 for any.
         weights: weights of the costs, for policies that go by utility (topo-aware-sc17).
         slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
             is none.
@@ -249,8 +241,11 @@ class PlacementProblem:
         pattern: Pattern,
         sensitive: bool,
         model: str,
-        needs: Needs = Needs(),  # noqa: B008  # it is frozen
-        weights: Weights = Weights(),  # noqa: B008
+        required: frozenset[int] = frozenset(),
+        within: Sequence[frozenset[int]] = (),
+        nvlink: bool = False,
+        least_gb_per_s: float = 0.0,
+        weights: Weights = EQUAL_WEIGHTS,
         slowdown: Figures[int, float] | None = None,
         least_utility: float = 0.0,
         begun: Figures[int, int] | None = None,
@@ -264,7 +259,10 @@ class PlacementProblem:
         self.count = count
         self.edges = pattern.edges(count)
         self.sensitive = sensitive and bool(self.edges)
-        self.needs = needs
+        self.required = required
+        self.within = within
+        self.nvlink = nvlink
+        self.least_gb_per_s = least_gb_per_s
         self.weights = weights
         self.slowdown = slowdown or {}
         self.least_utility = least_utility
@@ -314,21 +312,21 @@ class PlacementProblem:
     @cached_property
     def _groups(self) -> list[int]:
         """The admitted GPUs of each group that has all required ones, as masks."""
-        required, admitted = self.needs.required, frozenset(self.admitted)
-        groups = [group & admitted for group in self.needs.within or (admitted,)]
+        required, admitted = self.required, frozenset(self.admitted)
+        groups = [group & admitted for group in self.within or (admitted,)]
         return [self.mask(group) for group in groups if required <= group]
 
     @cached_property
     def candidates(self) -> int:
         """The number of sets to choose from, alike or not."""
-        required = len(self.needs.required)
+        required = len(self.required)
         return sum(
             comb(group.bit_count() - required, self.count - required) for group in self._groups
         )
 
     @cached_property
     def _sets(self) -> list[int] | None:
-        free, required = self.mask(self.free), self.mask(self.needs.required)
+        free, required = self.mask(self.free), self.mask(self.required)
         return enumerate_sets(self.fabric, free, self.count, required, self._groups)
 
     @property
@@ -350,7 +348,7 @@ class PlacementProblem:
         """
         masks = self._sets
         if masks is None:
-            required, worth = self.mask(self.needs.required), self._worth_of_part(by)
+            required, worth = self.mask(self.required), self._worth_of_part(by)
             masks = grow_sets(self.fabric, self.count, required, self._groups, worth)
         slowest_first = self.is_slowest_first(by)
         names = [name for name in by if self._tells_apart(name)]
@@ -388,7 +386,7 @@ class PlacementProblem:
         """Return whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
         fits = any(not mask & ~group for group in self._groups)
-        return fits and self.needs.required.issubset(gpus) and self.meets(mask)
+        return fits and self.required.issubset(gpus) and self.meets(mask)
 
     def meets(self, mask: int) -> bool:
         """Return whether a candidate has the links that the job needs."""
@@ -397,13 +395,13 @@ class PlacementProblem:
         return not self._least or self._effective_bandwidth(mask) >= self._least
 
     def _is_joined(self, mask: int) -> bool:
-        parts = nvlink_parts(self.fabric, self.fabric.positions(mask)) if self.needs.nvlink else ()
+        parts = nvlink_parts(self.fabric, self.fabric.positions(mask)) if self.nvlink else ()
         return len(parts) < 2
 
     @property
     def _least(self) -> int:
         """The effective bandwidth that a candidate must have, 1e-6 GB/s; 0 without edges."""
-        return round(self.needs.least_gb_per_s * UNIT) if self.edges else 0
+        return round(self.least_gb_per_s * UNIT) if self.edges else 0
 
     def _effective_bandwidth(self, mask: int) -> int:
         return self._score("effective_bandwidth", mask, slowest_first=True)

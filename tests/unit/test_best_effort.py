@@ -11,7 +11,6 @@ from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.best_effort import best_of_partition, points
 from gpulaunch.placement.policies import place
-from gpulaunch.placement.problem import Needs
 from gpulaunch.records import replace
 
 Gpus = tuple[int, ...]
@@ -114,8 +113,8 @@ def test_a_required_gpu_of_another_socket() -> None:
     sockets = frozenset(range(4)), frozenset(range(4, 8))
 
     def taken(*required: int) -> Gpus | None:
-        needs = Needs(required=frozenset(required), within=sockets)
-        placement = place(posed(machine("dgx1-v100"), 2, needs=needs), "best_effort")
+        needs = {"required": frozenset(required), "within": sockets}
+        placement = place(posed(machine("dgx1-v100"), 2, **needs), "best_effort")
         return placement and placement.gpus
 
     assert taken(6) == (5, 6)

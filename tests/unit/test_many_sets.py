@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from values import V100, cards, cases, posed, request, wired_up, wiring
+from values import V100, Needs, cards, cases, posed, request, wired_up, wiring
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, State
@@ -14,9 +14,8 @@ from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement import mapping, problem
 from gpulaunch.placement.policies import Placement, place
-from gpulaunch.placement.problem import Needs
 from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.records import replace
+from gpulaunch.records import as_dict, replace
 
 
 @cache
@@ -35,7 +34,7 @@ def machine(count: int, seed: int) -> Topology:
 def placed(
     topology: Topology, count: int, policy: str = "preserve", needs: Needs | None = None
 ) -> Placement | None:
-    return place(posed(topology, count, needs=needs or Needs()), policy)
+    return place(posed(topology, count, **as_dict(needs or Needs())), policy)
 
 
 HALVES = (frozenset(range(20)), frozenset(range(20, 40)))

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
-from values import machine
+from values import Needs, machine
 
 from gpulaunch.machine.catalog import machine_names
 from gpulaunch.placement.fabric import fabric_of
 from gpulaunch.placement.policies import place
-from gpulaunch.placement.problem import Needs, PlacementProblem
+from gpulaunch.placement.problem import PlacementProblem
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import as_dict
 
 HEAVY_MIDDLE = Pattern(
     "heavy", collective=False, ranks=4, given=((0, 1, 1.0), (1, 2, 10.0), (2, 3, 1.0))
@@ -40,7 +41,7 @@ class Asked(NamedTuple):
             pattern=self.pattern,
             sensitive=self.sensitive,
             model="cut",
-            needs=self.needs,
+            **as_dict(self.needs),
         )
         placement = place(problem, self.policy)
         return placement and placement.gpus

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from values import H100, V100, card, cards, wired_up, wiring
+from values import H100, V100, Needs, card, cards, wired_up, wiring
 from values import machine as load
 
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Wiring
 from gpulaunch.machine.topology import Topology, distances, machine_tree
 from gpulaunch.placement.policies import Placement, place, ranking
-from gpulaunch.placement.problem import Needs, PlacementProblem, Scores
+from gpulaunch.placement.problem import PlacementProblem, Scores
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 
@@ -253,7 +253,8 @@ class Case(Record):
 
     def problem(self) -> PlacementProblem:
         asked = as_dict(self)
-        del asked["machine"], asked["policy"]
+        del asked["machine"], asked["policy"], asked["needs"]
+        asked |= as_dict(self.needs)
         return PlacementProblem(self.machine.topology, model="cut", **asked)
 
     def ranked(self) -> list[Ranked]:
