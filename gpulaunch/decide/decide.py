@@ -22,7 +22,6 @@ from gpulaunch.decide.needs import (
     Reach,
     admitted_gpus,
     choose,
-    claim_of,
     instances_by_size,
     out_of_service,
     pose_problem,
@@ -197,8 +196,7 @@ def _decide_exclusive(request: Request, state: State, reach: Reach, count: int) 
     free = {gpu.uuid for gpu in reach.free}
     choosable = [gpu for gpu in admitted if gpu.uuid in free]
     ahead, uuids = queued(state.ahead, state.within), [gpu.uuid for gpu in admitted]
-    claim = claim_of(request, state, count)
-    bars = barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s)
+    bars = barring(ahead, uuids, request, count, reach.busy_until_s, state.clock_s)
     wanted = {uuid for ticket in bars for uuid in ticket.uuids}
     unwanted = [gpu for gpu in choosable if gpu.uuid not in wanted]
     is_barred = count > len(unwanted) or (request.in_order and bool(bars))
@@ -216,7 +214,7 @@ def _decide_exclusive(request: Request, state: State, reach: Reach, count: int) 
         if isinstance(found, Grant):
             return found
         reason = found.reason
-    behind = last_before(competing(ahead, uuids), claim, state.clock_s)
+    behind = last_before(competing(ahead, uuids), request, state.clock_s)
     hopeless = why_hopeless(request, state.topology, admitted, count)
     if hopeless:
         return Refuse(hopeless)

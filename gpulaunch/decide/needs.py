@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from gpulaunch.decide.decision import Request, State, Unfit
 from gpulaunch.leases.lease import EngineJob, Lease
-from gpulaunch.leases.queue import ENDLESS, Claim
+from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu, gpus_text, size_order
 from gpulaunch.machine.topology import Topology
@@ -137,13 +137,6 @@ def out_of_service(state: State) -> dict[str, str]:
         for use in state.outside
         if use.state == "barred" or (use.state == "drained" and state.within is None)
     }
-
-
-def claim_of(request: Request, state: State, count: int) -> Claim:
-    """Return what the request asks of the queue if it starts now."""
-    within_s = request.ends_within_s
-    ends_s = ENDLESS if within_s is None else state.clock_s + within_s
-    return Claim(count, ends_s, request.is_choosy, request.in_order)
 
 
 def expected_slowdown(
@@ -297,7 +290,7 @@ def why_hopeless(
     request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
 ) -> str | None:
     """Return why not even the idle machine has what a request asks for; None if it may."""
-    if not request.is_choosy:
+    if not request.choosy:
         return None
     if not POLICIES[request.policy].waits_for_utility:
         request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do

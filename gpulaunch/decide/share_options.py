@@ -8,7 +8,6 @@ from gpulaunch.decide.needs import (
     Reach,
     admitted_gpus,
     choose,
-    claim_of,
     out_of_service,
     pose_problem,
     reach_of,
@@ -126,8 +125,8 @@ def _is_barred(request: Request, state: State, reach: Reach, group: Sequence[str
     A job that joins one takes no GPU from those that wait for free ones.
     """
     uuids = [gpu.uuid for gpu in reach.admitted] if request.in_order else group
-    claim, ahead = claim_of(request, state, 0), queued(state.ahead, state.within)
-    return bool(barring(ahead, uuids, claim, reach.busy_until_s, state.clock_s))
+    ahead = queued(state.ahead, state.within)
+    return bool(barring(ahead, uuids, request, 0, reach.busy_until_s, state.clock_s))
 
 
 def _effective_bandwidth_alone(request: Request, state: State, reach: Reach, count: int) -> float:

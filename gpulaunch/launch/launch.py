@@ -237,7 +237,7 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
 def ticket_of(launch: Launch, ticket_id: str, number: int) -> Ticket:
     """Return the ticket of a launch that this process makes."""
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
-    choosy, job = launch.request.is_choosy, launch.request.engine_job
+    choosy, job = launch.request.choosy, launch.request.engine_job
     return Ticket(
         id=ticket_id,
         number=number,

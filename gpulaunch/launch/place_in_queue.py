@@ -333,7 +333,7 @@ def _might_pass_all(launch: Launch) -> bool:
     request = launch.request
     return (
         request.ends_within_s is not None
-        or request.is_choosy
+        or request.choosy
         or bool(request.sharing)
         or bool(request.engine_job and request.engine_job.is_divided)
     )

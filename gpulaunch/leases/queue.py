@@ -7,9 +7,9 @@ records, so all launchers agree without a shared counter.
 # pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from gpulaunch.leases.lease import Lease, Ticket
-from gpulaunch.records import Record
 
 CHOOSY_S = 1800.0
 """Time for which others may pass a request that waits for better GPUs than the free ones."""
@@ -19,19 +19,20 @@ ENDLESS = float("inf")
 _LATE_S = 60.0  # a lease that is overdue for longer is ended by nobody
 
 
-class Claim(Record):
-    """What a request asks of the queue.
+class Claimant(Protocol):
+    """What comes after tickets in the queue: a request, or another ticket."""
 
-    Attributes:
-        ends_s: seconds since boot at which it has ended for certain if it starts now; ENDLESS for
-            one without a time limit.
-        choosy: whether it may wait although enough GPUs are free.
-    """
+    @property
+    def choosy(self) -> bool:
+        """Whether it may wait although enough GPUs are free."""
 
-    gpus: int = 1
-    ends_s: float = ENDLESS
-    choosy: bool = False
-    in_order: bool = False
+    @property
+    def in_order(self) -> bool:
+        """Whether it passes nobody, and nobody may pass it."""
+
+    @property
+    def ends_within_s(self) -> float | None:
+        """Seconds within which it has ended for certain once it has started; None for no limit."""
 
 
 def queued(tickets: Iterable[Ticket], within: Lease | None) -> list[Ticket]:
@@ -58,15 +59,16 @@ def competing(tickets: Iterable[Ticket], uuids: Collection[str]) -> list[Ticket]
     return [ticket for ticket in tickets if wanted.intersection(ticket.uuids)]
 
 
-def last_before(ahead: Sequence[Ticket], claim: Claim, clock_s: float) -> Ticket | None:
+def last_before(ahead: Sequence[Ticket], later: Claimant, clock_s: float) -> Ticket | None:
     """Return the request that one comes after; None if it is the first of those that compete."""
-    return next((one for one in reversed(ahead) if not _lets_pass(one, claim, clock_s)), None)
+    return next((one for one in reversed(ahead) if not _lets_pass(one, later, clock_s)), None)
 
 
 def barring(
     ahead: Sequence[Ticket],
     uuids: Collection[str],
-    claim: Claim,
+    later: Claimant,
+    count: int,
     busy_until_s: Mapping[str, float],
     clock_s: float,
 ) -> list[Ticket]:
@@ -81,18 +83,20 @@ def barring(
     Args:
         ahead: all tickets that come first, in their order.
         uuids: UUIDs of the GPUs that would do; tickets that want none of them are left out.
+        later: the request.
+        count: number of GPUs that it asks for.
         busy_until_s: seconds since boot at which each GPU that is in use is free at the latest, by
             UUID; ENDLESS if there is no limit.
     """
     ahead = [
         ticket
         for ticket in ahead
-        if not _lets_pass(ticket, claim, clock_s)
-        and not _lets_smaller_pass(ticket, claim, busy_until_s, clock_s)
+        if not _lets_pass(ticket, later, clock_s)
+        and not (later.choosy and _lets_smaller_pass(ticket, count, busy_until_s, clock_s))
     ]
-    if not claim.in_order and claim.ends_s < ENDLESS:
+    if not later.in_order and later.ends_within_s is not None:
         order = QueueOrder(busy_until_s, clock_s)
-        ahead = [ticket for ticket in ahead if order.add(ticket, claim)]
+        ahead = [ticket for ticket in ahead if order.add(ticket, clock_s + later.ends_within_s)]
     return competing(ahead, uuids)
 
 
@@ -119,7 +123,7 @@ def first_to_try(
     """
     order = QueueOrder(busy_until_s, clock_s, sharers)
     for ticket in ahead:
-        if not _lets_pass(ticket, Claim(), clock_s):
+        if not _lets_pass(ticket, None, clock_s):
             order.add(ticket)
     for ticket in later:
         is_next = (ticket.step, ticket.user_id) in begun or order.might_start(ticket)
@@ -133,24 +137,29 @@ def leaves_some(ahead: Iterable[Ticket], free: Collection[str], clock_s: float) 
     """Return whether a GPU is free that none of these tickets wants; those are for all."""
     left = set(free)
     for ticket in ahead:
-        if not _lets_pass(ticket, Claim(), clock_s):
+        if not _lets_pass(ticket, None, clock_s):
             left.difference_update(ticket.uuids)
     return bool(left)
 
 
-def _lets_pass(ticket: Ticket, claim: Claim, clock_s: float) -> bool:
-    """Return whether a ticket is choosy and lets the request pass whatever that takes."""
-    return ticket.choosy and not claim.choosy and clock_s < ticket.passable_until_s
+def _lets_pass(ticket: Ticket, later: Claimant | None, clock_s: float) -> bool:
+    """Return whether a ticket is choosy and lets a request pass whatever that takes.
+
+    Args:
+        later: None for any that is not choosy itself.
+    """
+    is_choosy = later is not None and later.choosy
+    return ticket.choosy and not is_choosy and clock_s < ticket.passable_until_s
 
 
 def _lets_smaller_pass(
-    ticket: Ticket, claim: Claim, busy_until_s: Mapping[str, float], clock_s: float
+    ticket: Ticket, count: int, busy_until_s: Mapping[str, float], clock_s: float
 ) -> bool:
-    """Return whether a ticket and a smaller request are choosy, and the ticket cannot start."""
-    if not (ticket.choosy and claim.choosy and clock_s < ticket.passable_until_s):
+    """Return whether a ticket that cannot start lets a smaller request pass, choosy as itself."""
+    if not (ticket.choosy and clock_s < ticket.passable_until_s):
         return False
     free = sum(uuid not in busy_until_s for uuid in ticket.uuids)
-    return claim.gpus < ticket.gpus and free < ticket.gpus
+    return count < ticket.gpus and free < ticket.gpus
 
 
 class QueueOrder:
@@ -177,16 +186,20 @@ class QueueOrder:
         self._heads: list[tuple[frozenset[str], float]] = []
         self.latest_start_s = 0.0
 
-    def add(self, ticket: Ticket, claim: Claim | None = None) -> bool:
-        """Add the next ticket; return whether it bars a request that comes after it."""
+    def add(self, ticket: Ticket, ends_s: float | None = None) -> bool:
+        """Add the next ticket; return whether it bars a request that comes after it.
+
+        Args:
+            ends_s: when that has ended for certain if it starts now; None if there is none.
+        """
         is_head = not self._wanted.issuperset(ticket.uuids)
         bars = False
         if is_head or ticket.in_order:
             start_s = self._clock_s if ticket.in_order else self._earliest_start_s(ticket)
-            bars = claim is not None and claim.ends_s > start_s
+            bars = ends_s is not None and ends_s > start_s
             self._heads.append((frozenset(ticket.uuids), start_s))
             self.latest_start_s = max(self.latest_start_s, start_s)
-        elif claim:
+        elif ends_s is not None:
             bars = len(self.free_for(ticket)) >= ticket.gpus
         self._wanted.update(ticket.uuids)
         return bars

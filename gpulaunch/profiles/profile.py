@@ -96,12 +96,15 @@ class Part(Key[S]):
 
     def __init__(self, section: type[S], meaning: str) -> None:
         super().__init__(dict, meaning)
-        self.section = section
+        self.section, self.empty = section, section()
 
     # part() declares the type of the value.
     def __get__(self, record: Section | None, _owner: type) -> Any:  # noqa: ANN401
         """Return the key itself on the class, and the inner section on a section."""
-        return self if record is None else self.section(record.document.get(self.name))
+        if record is None:
+            return self
+        table = record.document.get(self.name)
+        return self.section(table) if table else self.empty
 
 
 class Number(Key[T]):

@@ -18,7 +18,6 @@ from gpulaunch.launch.options import SETTINGS
 from gpulaunch.leases.lease import Lease, Ticket, parse_ticket
 from gpulaunch.leases.queue import (
     ENDLESS,
-    Claim,
     barring,
     competing,
     first_to_try,
@@ -63,7 +62,8 @@ def test_competing(
     assert [found.number for found in competing(queued(tickets, inside), uuids(only))] == want
 
 
-HOUR = Claim(ends_s=NOW_S + 3600)
+LATER = ticket(9, 1)
+HOUR = ticket(9, 1, ends_within_s=3600.0)
 CHOOSY = ticket(1, gpus=4, choosy=True, passable_until_s=NOW_S + 1)
 BIG = ticket(1, 8)
 MINUTE = {"ends_within_s": 60.0}
@@ -77,7 +77,7 @@ def busy(*ends_in_s: float | None) -> dict[str, float]:
 
 HALF, FIVE, FULL = (busy(*[None] * count) for count in (4, 5, 8))
 PASSES = {
-    "first in, first out bars what would fit": ([BIG], Claim(), busy(None), [1]),
+    "first in, first out bars what would fit": ([BIG], LATER, busy(None), [1]),
     "a limit that ends when the head can start": ([BIG], HOUR, busy(3600), []),
     "and one that ends later": ([BIG], HOUR, busy(3599), [1]),
     "the head waits for the last of those that run": ([BIG], HOUR, busy(1, 3600), []),
@@ -94,30 +94,31 @@ PASSES = {
     "who keeps the order passes nobody": ([BIG], replace(HOUR, in_order=True), busy(None), [1]),
     "and is passed by nobody": ([ticket(1, 8, in_order=True)], HOUR, busy(None), [1]),
     "behind others neither": ([BIG, ticket(2, 8, in_order=True)], HOUR, busy(None), [2]),
-    "a choosy one is passed although enough is free": ([CHOOSY], Claim(), {}, []),
-    "at its limit no more": ([replace(CHOOSY, passable_until_s=NOW_S)], Claim(), {}, [1]),
-    "the choosy keep their order": ([CHOOSY], Claim(choosy=True), {}, [1]),
-    "and the larger ones": ([CHOOSY], Claim(4, choosy=True), FIVE, [1]),
+    "a choosy one is passed although enough is free": ([CHOOSY], LATER, {}, []),
+    "at its limit no more": ([replace(CHOOSY, passable_until_s=NOW_S)], LATER, {}, [1]),
+    "the choosy keep their order": ([CHOOSY], ticket(9, 1, choosy=True), {}, [1]),
+    "and the larger ones": ([CHOOSY], ticket(9, 4, choosy=True), FIVE, [1]),
     "but for a smaller one while the other has too few": (
-        [CHOOSY], Claim(3, choosy=True), FIVE, [],
+        [CHOOSY], ticket(9, 3, choosy=True), FIVE, [],
     ),
     "one behind a choosy one is the head for others": ([CHOOSY, ticket(2, 8)], HOUR, busy(60), [2]),
 }  # fmt: skip
 
 
-@cases(PASSES, "ahead", "claim", "busy_until_s", "want")
+@cases(PASSES, "ahead", "later", "busy_until_s", "want")
 def test_barring(
-    ahead: list[Ticket], claim: Claim, busy_until_s: dict[str, float], want: list[int]
+    ahead: list[Ticket], later: Ticket, busy_until_s: dict[str, float], want: list[int]
 ) -> None:
     """A request passes those that it cannot delay, by the limits of what runs, and choosy ones."""
-    assert [one.number for one in barring(ahead, uuids(ALL), claim, busy_until_s, NOW_S)] == want
+    bars = barring(ahead, uuids(ALL), later, later.gpus, busy_until_s, NOW_S)
+    assert [one.number for one in bars] == want
 
 
 def test_who_waits_behind_others_that_do_not_compete_is_no_head() -> None:
     """The whole queue tells who is a head, and not only the tickets that compete."""
     ahead = [ticket(1, 2, (0, 1)), ticket(2, 2, (2, 3)), ticket(3, 1, (1, 2))]
     until_s = dict.fromkeys(uuids((0, 3)), NOW_S + 100)
-    assert barring(ahead, uuids((1,)), Claim(ends_s=NOW_S + 50), until_s, NOW_S) == []
+    assert barring(ahead, uuids((1,)), ticket(9, 1, ends_within_s=50.0), 1, until_s, NOW_S) == []
 
 
 NEXT = {

@@ -68,7 +68,7 @@ def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
     Args:
         job: the job; its number in the queue is its place in the trace.
     """
-    choosy = job.request.is_choosy
+    choosy = job.request.choosy
     return Ticket(
         id=f"job{job.id}",
         user_id=0,
@@ -168,7 +168,7 @@ class SimulatedMachines:
     def kind_of(self, request: Request) -> int:
         """Return a number that is equal for requests alike but for least utility and time limit."""
         like = replace(request, least_utility=0.0, name=None, ends_within_s=None)
-        same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
+        same = repr((request.choosy, like))  # decides whether others may pass it, and it others
         return self._kinds.setdefault(same, len(self._kinds))
 
     def find(
