@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 
-from gpulaunch.placement.policies import POLICIES, Order, Policy
+from gpulaunch.placement.policies import POLICIES, Choice, Policy
 from gpulaunch.placement.problem import PlacementProblem
 
 
-def spread(problem: PlacementProblem) -> Order:
+def spread(problem: PlacementProblem) -> Choice:
     """Take one GPU of each socket in turn."""
     turns = zip_longest(*problem.split_by_socket(problem.admitted))
     gpus = [gpu for gpu in chain.from_iterable(turns) if gpu is not None]
-    return Order((), tuple(gpus[: problem.count]))
+    return tuple(gpus[: problem.count])
 
 
 ROW = Policy(
-    spread,
     help="makes: one GPU of each socket in turn",
     source="made up",
+    choose=spread,
     compares_machines_by=("fewest_free_gpus",),
 )
 
