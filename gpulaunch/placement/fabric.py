@@ -14,29 +14,10 @@ from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Level, Topology, distances, machine_tree
 from gpulaunch.placement.mapping import Mapper
 from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.records import Record, as_list, replace
+from gpulaunch.records import as_list, replace
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
-
-
-class Kind(Record):
-    """One kind of links as placement sees it; bandwidths in 1e-6 GB/s per direction.
-
-    Attributes:
-        weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
-        planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
-        hop: what one step of a ring carries here: the faster of NVLink and PCIe.
-        direct: whether its NVLinks lead from GPU to GPU, not into a switch.
-        name: name of the class of links, such as "NV2 50".
-    """
-
-    weight: int
-    planned: int
-    hop: int
-    count: int
-    direct: bool
-    name: str
 
 
 _latest: "list[Fabric]" = []
@@ -56,8 +37,14 @@ class Fabric:
     than the NVLink beside it, it makes no difference.
 
     Attributes:
-        kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.
-        kind: for each two positions the place in `kinds` of their link.
+        kind: for each two positions the number of their kind of link. Of each kind, in order of
+            numbers, with that of a GPU to itself, which carries nothing, as the last:
+        kind_weight: nominal bandwidth of the best direct connection, w of mapa-sc21 3.2, 1e-6 GB/s.
+        kind_planned: what NCCL plans with over NVLink, direct or through a switch, 1e-6 GB/s.
+        kind_hop: what one step of a ring carries: the faster of NVLink and PCIe, 1e-6 GB/s.
+        kind_count: number of NVLinks.
+        kind_direct: what NCCL plans with over NVLinks from GPU to GPU, 1e-6 GB/s.
+        kind_name: name of the class of links, such as "NV2 50".
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
         nvls: as into_switch, while the switch computes the sum; 0 where it cannot.
         bit: the bit of each position in a mask of GPUs; the first has the largest.
@@ -73,7 +60,7 @@ class Fabric:
         self.bit = [1 << count - 1 - i for i in range(count)]
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
-        places: dict[Kind, int] = {}
+        places: dict[tuple[int, int, int, int, int, str], int] = {}
         known: dict[tuple[object, ...], int] = {}
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
@@ -91,7 +78,9 @@ class Fabric:
         for i, link in switched.items():
             per_link = link.nvlink_planned_gb_per_s / link.nvlink_count
             self.into_switch[i] = round(topology.gpus[i].nvswitch_links * per_link * UNIT)
-        self.kinds = (*places, Kind(0, 0, 0, 0, False, ""))
+        columns = zip(*places, (0, 0, 0, 0, 0, ""), strict=True)
+        self.kind_weight, self.kind_planned, self.kind_hop, *others = columns
+        self.kind_count, self.kind_direct, self.kind_name = others
         for i in range(count):
             self.kind[i][i] = len(places)
         self.nvls = [
@@ -118,36 +107,37 @@ class Fabric:
     @cached_property
     def weight(self) -> list[list[int]]:
         """The nominal bandwidth w of each two positions, 1e-6 GB/s."""
-        return self._between([kind.weight for kind in self.kinds])
+        return self._between(self.kind_weight)
 
     @cached_property
     def alike(self) -> bool:
         """Whether all GPUs are linked alike, so that sets of one size have the same bandwidth."""
-        return len(self.kinds) <= 2 and len({*self.into_switch}) == len({*self.nvls}) == 1
+        return len(self.kind_name) <= 2 and len({*self.into_switch}) == len({*self.nvls}) == 1
 
     @cached_property
     def hop(self) -> list[list[int]]:
         """What one step of a ring carries between each two positions, 1e-6 GB/s."""
-        return self._between([kind.hop for kind in self.kinds])
+        return self._between(self.kind_hop)
 
     @cached_property
     def direct(self) -> list[list[int]]:
         """What NCCL plans with over NVLinks from GPU to GPU, 1e-6 GB/s; 0 without."""
-        return self._between([kind.planned if kind.direct else 0 for kind in self.kinds])
+        return self._between(self.kind_direct)
 
     @cached_property
     def nvlinked(self) -> list[int]:
         """The GPUs to which each position has NVLinks, as a mask."""
         masks = []
         for row in self.kind:
-            joined = [b for b, kind in enumerate(row) if self.kinds[kind].count]
+            joined = [b for b, kind in enumerate(row) if self.kind_count[kind]]
             masks.append(self.mask(joined))
         return masks
 
     @cached_property
     def fastest_pcie(self) -> int:
         """What one step of a ring carries at most where it is not over NVLink, 1e-6 GB/s."""
-        return max((kind.hop for kind in self.kinds if kind.hop > kind.planned), default=0)
+        hops = zip(self.kind_hop, self.kind_planned, strict=True)
+        return max((hop for hop, planned in hops if hop > planned), default=0)
 
     def sum_among(self, mask: int) -> int:
         """Return the sum of w over all pairs of a set."""
@@ -206,19 +196,19 @@ def sum_over_pairs(figures: Sequence[Sequence[int]], gpus: Sequence[int]) -> int
     return sum([figures[a][b] for a, b in combinations(gpus, 2)])
 
 
-def _kind(link: Link, *, usable: bool) -> Kind:
-    """Return the kind of a link.
+def _kind(link: Link, *, usable: bool) -> tuple[int, int, int, int, int, str]:
+    """Return the figures of a link's kind, in the order of Fabric's attributes.
 
     A link of a MIG instance is of no use, since no two of those work together.
     """
     planned = link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
-    return Kind(
-        weight=round(link.bandwidth_gb_per_s * UNIT) if usable else 0,
-        planned=round(planned * UNIT),
-        hop=round(max(planned, link.pcie_gb_per_s) * UNIT),
-        count=link.nvlink_count,
-        direct=link.kind == "nvlink",
-        name=link.name,
+    return (
+        round(link.bandwidth_gb_per_s * UNIT) if usable else 0,
+        round(planned * UNIT),
+        round(max(planned, link.pcie_gb_per_s) * UNIT),
+        link.nvlink_count,
+        round(planned * UNIT) if link.kind == "nvlink" else 0,
+        link.name,
     )
 
 
@@ -373,25 +363,25 @@ def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
 
     More than two links count as double.
     """
-    counts = [link.count for link in _best_ring(fabric, gpus)]
+    counts = [fabric.kind_count[kind] for kind in _best_ring(fabric, gpus)]
     return sum(count > 1 for count in counts), counts.count(1), counts.count(0)
 
 
 @lru_cache(maxsize=8)
 def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
     """Return a mapper of rings by the sum of w."""
-    worth = [kind.weight for kind in fabric.kinds]
-    mapper = Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth)
+    mapper = Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), fabric.kind_weight)
     mapper.left = inf
     return mapper
 
 
-def _best_ring(fabric: Fabric, gpus: Sequence[int]) -> list[Kind]:
-    """Return the links of the ring with the largest sum of w, the slowest last."""
+def _best_ring(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
+    """Return the kinds of the links of the ring with the largest sum of w, the slowest last."""
     ring = _ring_mapper(fabric, len(gpus)).best(sorted(gpus)).gpus
     hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
-    links = [fabric.kinds[fabric.kind[a][b]] for a, b in hops]
-    return sorted(links, key=lambda link: (-link.weight, link.name))
+    weight, name = fabric.kind_weight, fabric.kind_name
+    kinds = [fabric.kind[a][b] for a, b in hops]
+    return sorted(kinds, key=lambda kind: (-weight[kind], name[kind]))
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
@@ -399,7 +389,7 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
 
     They tell what kind of set it is.
     """
-    return tuple(link.name for link in _best_ring(fabric, gpus))
+    return tuple(fabric.kind_name[kind] for kind in _best_ring(fabric, gpus))
 
 
 def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:

@@ -440,11 +440,11 @@ class PlacementProblem:
         fabric = self.fabric
         speeds = None
         if not self._collective:
-            speeds = [0] * len(fabric.kinds)
+            speeds = [0] * len(fabric.kind_name)
             for a, b in combinations(range(len(fabric.gpus)), 2):
                 kind = fabric.kind[a][b]
                 speeds[kind] = speeds[kind] or BANDWIDTH_MODELS[self._model](fabric, (a, b))
-        return Mapper(fabric.kind, self.edges, [kind.weight for kind in fabric.kinds], speeds)
+        return Mapper(fabric.kind, self.edges, fabric.kind_weight, speeds)
 
     def _tells_apart(self, name: ScoreName) -> bool:
         """Return whether candidates can differ in a score."""

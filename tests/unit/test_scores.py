@@ -102,11 +102,11 @@ def test_mapping_of_many_ranks(
         wires = {pair: wiring("SYS", nvlinks[pair], float(rng.randrange(3, 13))) for pair in pairs}
         fabric = Fabric(wired_up(cards(ranks, **V100), lambda a, b, wires=wires: wires[a, b]))
         edges = drawn_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
-        weights = [kind.weight for kind in fabric.kinds]
-        mapper = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
+        weights = fabric.kind_weight
+        mapper = Mapper(fabric.kind, edges, weights, fabric.kind_hop)
         got = mapper.best(range(ranks), slowest_first=slowest_first)
         monkeypatch.setattr(mapping, "MOST_KICKS", 40)
-        longer = Mapper(fabric.kind, edges, weights, [kind.hop for kind in fabric.kinds])
+        longer = Mapper(fabric.kind, edges, weights, fabric.kind_hop)
         best = longer.best(range(ranks), slowest_first=slowest_first)
         monkeypatch.undo()
         by_index = mapper.figures(range(ranks))

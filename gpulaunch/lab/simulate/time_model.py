@@ -59,7 +59,7 @@ class Yardstick:
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
         positions = sorted(self._fabric.position[gpu] for gpu in gpus)
-        nvlink = [kind.count for kind in self._fabric.kinds]
+        nvlink = self._fabric.kind_count
         mapper = Mapper(self._fabric.kind, PATTERNS["ring"].edges(len(positions)), nvlink, nvlink)
         return mapper.best(positions, slowest_first=True).slowest > 0
 
