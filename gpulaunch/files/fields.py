@@ -100,19 +100,6 @@ def _name_of(where: Path) -> str:
     return next((part for part in reversed(where) if isinstance(part, str)), "document")
 
 
-def each(value: object, count: int, where: Path) -> list[Any]:
-    """Return a value for each of `count` items, from a value that a OneOrEach rule has admitted.
-
-    Raises:
-        FieldError: the list does not have `count` values.
-    """
-    if not isinstance(value, list):
-        return [value] * count
-    if len(value) != count:
-        raise FieldError(where, f"{where[-1]}: {len(value)} values for {count} items")
-    return value
-
-
 def _check(value: object, rule: AnyRule, where: Path) -> None:
     if isinstance(rule, type):
         problem = None

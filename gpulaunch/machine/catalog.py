@@ -30,7 +30,6 @@ from gpulaunch.files.fields import (
     RowOf,
     TableOf,
     checked,
-    each,
 )
 from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu, GpuModel, Mig, mig_index, parse_cpuset, parse_gpu_model
@@ -273,7 +272,12 @@ def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
     nodes = _read_numa_nodes(machine.get("numa", []), common["count"])
 
     def values(table: Mapping[str, Any], where: str, key: str, otherwise: object) -> list[Any]:
-        return each(table.get(key, otherwise), common["count"], (where, key))
+        value, count = table.get(key, otherwise), common["count"]
+        if not isinstance(value, list):
+            return [value] * count
+        if len(value) != count:
+            raise FieldError((where, key), f"{key}: {len(value)} values for {count} items")
+        return value
 
     fields = {
         "model": values(common, "gpus", "model", ""),

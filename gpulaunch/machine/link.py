@@ -14,6 +14,7 @@ Sources:
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from operator import attrgetter
 from typing import Literal
 
 from gpulaunch.machine.gpu import Gpu
@@ -203,13 +204,15 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wiring]) -> tuple[Link
         gpus: GPUs by ascending index.
         wire: returns the wiring of two cards by index, the lower one first.
     """
+    on_one_card: Wiring = ("PIX", 0, None, False)
+    wirings = []
+    for card, other in combinations(map(attrgetter("card"), gpus), 2):
+        is_one = card == other
+        wirings.append(on_one_card if is_one else wire(min(card, other), max(card, other)))
     links = []
-    for (a, card), (b, other) in combinations([(gpu, gpu.card) for gpu in gpus], 2):
-        if card == other:
-            link = connect(replace(a, nvswitch_links=0), b, "PIX", peer_to_peer=False)
-        else:
-            link = connect(a, b, *wire(min(card, other), max(card, other)))
-        links.append(link)
+    for (a, b), wiring in zip(combinations(gpus, 2), wirings, strict=True):
+        first = replace(a, nvswitch_links=0) if wiring is on_one_card else a
+        links.append(connect(first, b, *wiring))
     return tuple(links)
 
 

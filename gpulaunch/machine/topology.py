@@ -5,6 +5,7 @@ It can also be seen as a tree of levels, down to GPUs (topo-aware-sc17 4.1.2).
 # pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, parse_cpuset
@@ -269,12 +270,13 @@ def machine_tree(topology: Topology) -> Level:
     On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
     tree.
     """
+    card = {gpu.index: gpu.card for gpu in topology.gpus}
     groups = [
-        Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
-        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)
+        Level("GPU", "PIX", (gpu.index,), (card[gpu.index],), (), gpu.numa_node, gpu.cpuset)
+        for gpu in sorted(topology.gpus, key=attrgetter("card"))
     ]
     first: dict[int, int] = {}
-    on_one_card = [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus]
+    on_one_card = [(first.setdefault(card[gpu], gpu), gpu) for gpu in card]
     groups = _join_levels(groups, on_one_card, "card", "PIX")
     pairs: dict[PathType, list[tuple[int, int]]] = {}
     for link in topology.links:

@@ -5,9 +5,9 @@ effective bandwidth of a set is that of its collectives, by one of three models 
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 from math import inf
 
 from gpulaunch.machine.link import Link, nvls_efficiency
@@ -48,8 +48,9 @@ class Fabric:
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
         nvls: as into_switch, while the switch computes the sum; 0 where it cannot.
         bit: the bit of each position in a mask of GPUs; the first has the largest.
-        effective: the table of effective bandwidths, filled as they are asked for: name of the
-            model -> mask -> 1e-6 GB/s.
+        positions: the table of positions by mask, filled as they are asked for.
+        effective: as that the table of effective bandwidths: name of the model -> mask -> 1e-6
+            GB/s.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -58,7 +59,7 @@ class Fabric:
         self.position = {index: i for i, index in enumerate(self.gpus)}
         count = len(self.gpus)
         self.bit = [1 << count - 1 - i for i in range(count)]
-        self._positions: dict[int, list[int]] = {}
+        self.positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[tuple[int, int, int, int, int, str], int] = {}
         known: dict[tuple[object, ...], int] = {}
@@ -87,18 +88,6 @@ class Fabric:
             0.0 if gpu.mig or not speed else speed * nvls_efficiency(gpu.compute_capability)
             for gpu, speed in zip(topology.gpus, self.into_switch, strict=True)
         ]
-
-    def mask(self, positions: Iterable[int]) -> int:
-        """Return a set of positions as a mask."""
-        return sum([self.bit[i] for i in positions])
-
-    def positions(self, mask: int) -> list[int]:
-        """Return the positions of a mask, ascending."""
-        found = self._positions.get(mask)
-        if found is None:
-            found = [i for i, bit in enumerate(self.bit) if mask & bit]
-            self._positions[mask] = found
-        return found
 
     def _between(self, figures: Sequence[int]) -> list[list[int]]:
         """Return for each two positions the figure of their kind of link."""
@@ -130,7 +119,7 @@ class Fabric:
         masks = []
         for row in self.kind:
             joined = [b for b, kind in enumerate(row) if self.kind_count[kind]]
-            masks.append(self.mask(joined))
+            masks.append(sum([self.bit[b] for b in joined]))
         return masks
 
     @cached_property
@@ -138,10 +127,6 @@ class Fabric:
         """What one step of a ring carries at most where it is not over NVLink, 1e-6 GB/s."""
         hops = zip(self.kind_hop, self.kind_planned, strict=True)
         return max((hop for hop, planned in hops if hop > planned), default=0)
-
-    def sum_among(self, mask: int) -> int:
-        """Return the sum of w over all pairs of a set."""
-        return sum_over_pairs(self.weight, self.positions(mask))
 
     @cached_property
     def tree(self) -> Level:
@@ -189,11 +174,6 @@ class Fabric:
             if link.nvlink_count
             else replace(link, pcie_gb_per_s=bandwidth)
         )
-
-
-def sum_over_pairs(figures: Sequence[Sequence[int]], gpus: Sequence[int]) -> int:
-    """Return the sum over all pairs of positions of what every two have."""
-    return sum([figures[a][b] for a, b in combinations(gpus, 2)])
 
 
 def _kind(link: Link, *, usable: bool) -> tuple[int, int, int, int, int, str]:
@@ -257,16 +237,6 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
     if len(parts) > 1:
         return _widest_join(fabric, parts)
     return max(_joined_bandwidth(fabric, gpus), nvls_bandwidth(fabric, gpus))
-
-
-def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
-    """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
-    known = fabric.effective.setdefault(model, {})
-    key = mask.bit_count() if fabric.alike else mask
-    found = known.get(key)
-    if found is None:
-        found = known[key] = BANDWIDTH_MODELS[model](fabric, fabric.positions(mask))
-    return found
 
 
 def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
@@ -414,23 +384,6 @@ def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     """
     known = fabric.measured.get(ring_links(fabric, gpus))
     return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
-
-
-def most_cut(fabric: Fabric, mask: int) -> int:
-    """Return at least the cut of a set.
-
-    It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
-    wider than the NVLinks of one GPU, and no way over PCIe faster than the fastest.
-    """
-    gpus = fabric.positions(mask)
-    alone = [a for a in gpus if not fabric.nvlinked[a] & mask]
-    if alone:
-        return min([max([fabric.hop[a][b] for b in gpus]) for a in alone])
-    into_switch = fabric.into_switch
-    linked = min([sum([fabric.direct[a][b] for b in gpus]) + into_switch[a] for a in gpus])
-    return max(
-        linked, fabric.fastest_pcie, nvls_bandwidth(fabric, gpus) if into_switch[gpus[0]] else 0
-    )
 
 
 BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {

@@ -12,7 +12,7 @@ from math import comb
 from typing import Literal
 
 from gpulaunch.placement.mapping import EXACT_RANKS
-from gpulaunch.placement.problem import MOST_SETS, PlacementProblem, ScoreName, Scores
+from gpulaunch.placement.problem import MOST_SETS, PlacementProblem, ScoreName, Scores, positions
 from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
@@ -304,11 +304,11 @@ def _placement(
     if choice and policy.goes_by_utility:
         rank_order = rank_order or choice
     if rank_order:
-        positions = [fabric.position[gpu] for gpu in rank_order]
-        mapping = mapper.figures([place for place in positions if fabric.bit[place] & mask])
+        places = [fabric.position[gpu] for gpu in rank_order]
+        mapping = mapper.figures([place for place in places if fabric.bit[place] & mask])
     else:
         slowest_first = problem.is_slowest_first(by)
-        mapping = mapper.best(fabric.positions(mask), slowest_first=slowest_first)
+        mapping = mapper.best(positions(fabric, mask), slowest_first=slowest_first)
     gpus = tuple(fabric.gpus[place] for place in mapping.gpus)
     return Placement(
         gpus,

@@ -25,11 +25,9 @@ from gpulaunch.placement.fabric import (
     BANDWIDTH_MODELS,
     UNIT,
     Fabric,
-    effective_bandwidth,
     fabric_of,
-    most_cut,
     nvlink_parts,
-    sum_over_pairs,
+    nvls_bandwidth,
 )
 from gpulaunch.placement.mapping import EXACT_RANKS, Mapper, Mapping
 from gpulaunch.profiles.pattern import Pattern
@@ -40,6 +38,47 @@ MOST_SETS = 20_000
 
 MOST_GROWN = 640_000
 """GPUs of sets that are looked at while sets grow, each time anew: some 0.2 s on 32 GPUs."""
+
+
+def positions(fabric: Fabric, mask: int) -> list[int]:
+    """Return the positions of a set, ascending; they are worked out once."""
+    found = fabric.positions.get(mask)
+    if found is None:
+        found = [i for i, bit in enumerate(fabric.bit) if mask & bit]
+        fabric.positions[mask] = found
+    return found
+
+
+def sum_over_pairs(figures: Sequence[Sequence[int]], gpus: Sequence[int]) -> int:
+    """Return the sum over all pairs of positions of what every two have."""
+    return sum([figures[a][b] for a, b in combinations(gpus, 2)])
+
+
+def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
+    """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
+    known = fabric.effective.setdefault(model, {})
+    key = mask.bit_count() if fabric.alike else mask
+    found = known.get(key)
+    if found is None:
+        found = known[key] = BANDWIDTH_MODELS[model](fabric, positions(fabric, mask))
+    return found
+
+
+def most_cut(fabric: Fabric, mask: int) -> int:
+    """Return at least the cut of a set.
+
+    It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
+    wider than the NVLinks of one GPU, and no way over PCIe faster than the fastest.
+    """
+    gpus = positions(fabric, mask)
+    alone = [a for a in gpus if not fabric.nvlinked[a] & mask]
+    if alone:
+        return min([max([fabric.hop[a][b] for b in gpus]) for a in alone])
+    into_switch = fabric.into_switch
+    linked = min([sum([fabric.direct[a][b] for b in gpus]) + into_switch[a] for a in gpus])
+    return max(
+        linked, fabric.fastest_pcie, nvls_bandwidth(fabric, gpus) if into_switch[gpus[0]] else 0
+    )
 
 
 def enumerate_sets(
@@ -56,7 +95,7 @@ def enumerate_sets(
     """
     found: set[int] = set()
     for group in groups:
-        eligible = fabric.positions(group & ~required)
+        eligible = positions(fabric, group & ~required)
         alike = _sockets_alike(fabric, free, eligible)
         masks = _choose(fabric, alike, count - required.bit_count())
         if masks is None:
@@ -68,7 +107,7 @@ def enumerate_sets(
 def _sockets_alike(fabric: Fabric, free: int, eligible: Sequence[int]) -> list[list[list[int]]]:
     """Return GPUs that may be taken: groups of sockets that are alike, each with GPUs alike."""
     free_on: dict[int, list[int]] = {}
-    for gpu in fabric.positions(free):
+    for gpu in positions(fabric, free):
         free_on.setdefault(fabric.socket[gpu], []).append(gpu)
     kinds: list[list[int]] = []
     for gpu in eligible:
@@ -138,7 +177,7 @@ def grow_sets(
     """
     found: set[int] = set()
     for group in groups:
-        gpus = fabric.positions(group & ~required)
+        gpus = positions(fabric, group & ~required)
         # A set is looked at for each GPU that it may grow by, in each of `count` steps.
         looks = len(groups) * count * max(1, len(gpus))
         width = max(1, MOST_GROWN // (looks * count))
@@ -288,7 +327,7 @@ class PlacementProblem:
         """The admitted GPUs of each group that a set may lie in and that has enough of them."""
         masks = [mask for mask in self._groups if mask.bit_count() >= self.count]
         gpus = self.fabric.gpus
-        return [tuple([gpus[i] for i in self.fabric.positions(mask)]) for mask in masks]
+        return [tuple([gpus[i] for i in positions(self.fabric, mask)]) for mask in masks]
 
     def split_by_socket(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
         """Return GPUs by index, one tuple for each socket, in the order of sockets."""
@@ -305,7 +344,8 @@ class PlacementProblem:
 
     def mask(self, gpus: Iterable[int]) -> int:
         """Return GPUs by index as a mask."""
-        return self.fabric.mask([self.fabric.position[gpu] for gpu in gpus])
+        fabric = self.fabric
+        return sum([fabric.bit[fabric.position[gpu]] for gpu in gpus])
 
     # ------------------------------------------------------------------ candidates
 
@@ -395,7 +435,7 @@ class PlacementProblem:
         return not self._least or self._effective_bandwidth(mask) >= self._least
 
     def _is_joined(self, mask: int) -> bool:
-        parts = nvlink_parts(self.fabric, self.fabric.positions(mask)) if self.nvlink else ()
+        parts = nvlink_parts(self.fabric, positions(self.fabric, mask)) if self.nvlink else ()
         return len(parts) < 2
 
     @property
@@ -466,7 +506,7 @@ class PlacementProblem:
         """Return at least a score that is slow to tell."""
         if name not in self._mapped:
             return most_cut(self.fabric, mask)
-        gpus = self.fabric.positions(mask)
+        gpus = positions(self.fabric, mask)
         if name == "effective_bandwidth":
             return self.mapper.most_slowest(gpus)
         return self.mapper.most_total(gpus)
@@ -480,11 +520,11 @@ class PlacementProblem:
         if name in self._regions:
             return self._left_to_others(name, mask)
         if name in self._mapped:
-            gpus = self.fabric.positions(mask)
+            gpus = positions(self.fabric, mask)
             mapping = self.mapper.best(gpus, slowest_first=slowest_first)
             return mapping.slowest if name == "effective_bandwidth" else mapping.total
         if name == "aggregate_bandwidth":  # also without edges, so that such jobs stay compact
-            return self.fabric.sum_among(mask)
+            return self._sum_among(mask)
         return effective_bandwidth(self.fabric, self._model, mask) if self.edges else 0
 
     @cached_property
@@ -503,8 +543,8 @@ class PlacementProblem:
 
     def _left_to_others(self, name: str, mask: int) -> int:
         """Return the sum of w over all pairs that a set leaves, in each region."""
-        gpus = self.fabric.positions(mask)
-        among = self.fabric.sum_among(mask)
+        gpus = positions(self.fabric, mask)
+        among = sum_over_pairs(self.fabric.weight, gpus)
         left = 0
         for pulls, every in self._regions[name]:
             left += every - sum([pulls[a] for a in gpus]) + among
@@ -521,13 +561,17 @@ class PlacementProblem:
         if by and by[0] == "effective_bandwidth" and self._collective:
             direct = self.fabric.direct
             if any(map(any, direct)):
-                return lambda mask: sum_over_pairs(direct, self.fabric.positions(mask))
-        return self.fabric.sum_among
+                return lambda mask: sum_over_pairs(direct, positions(self.fabric, mask))
+        return self._sum_among
+
+    def _sum_among(self, mask: int) -> int:
+        """Return the sum of w over all pairs of a set."""
+        return sum_over_pairs(self.fabric.weight, positions(self.fabric, mask))
 
     # ------------------------------------------------------------------ scores to report
 
     def _sockets(self, mask: int) -> list[int]:
-        return [self.fabric.socket[gpu] for gpu in self.fabric.positions(mask)]
+        return [self.fabric.socket[gpu] for gpu in positions(self.fabric, mask)]
 
     def _fragmentation(self, mask: int) -> float:
         total = dict(enumerate(self.fabric.socket_size))
@@ -539,8 +583,8 @@ class PlacementProblem:
 
     def scores(self, mapping: Mapping) -> Scores:
         """Return all scores of a set with a mapping of it."""
-        mask = self.fabric.mask(mapping.gpus)
         gpus = [self.fabric.gpus[place] for place in mapping.gpus]
+        mask = self.mask(gpus)
         speed = mapping.slowest
         if self._collective and self.edges:
             speed = effective_bandwidth(self.fabric, self._model, mask)

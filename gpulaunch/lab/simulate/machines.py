@@ -16,6 +16,7 @@ from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.machine.topology import Topology
 from gpulaunch.placement.fabric import UNIT, Fabric
 from gpulaunch.placement.policies import POLICIES, MachineFigure, Placement, utility_of
+from gpulaunch.placement.problem import sum_over_pairs
 from gpulaunch.records import Record, replace
 
 _LOWEST_UTILITY = 1e-9
@@ -249,25 +250,27 @@ class SimulatedMachines:
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         untaken = [gpu.index for gpu in self.topology.gpus if gpu.uuid not in taken]
-        free = self._fabric.mask([self._fabric.position[index] for index in untaken])
+        free = [self._fabric.position[index] for index in untaken]
         placement = grant.placement
         return joins, *(self._machine_figure(name, placement, free) for name in names)
 
-    def _machine_figure(self, name: MachineFigure, placement: Placement, free: int) -> float:
+    def _machine_figure(
+        self, name: MachineFigure, placement: Placement, free: Sequence[int]
+    ) -> float:
         """Return one figure of a placement on a machine; of two machines the larger figure wins.
 
         For preserved bandwidth it is the bandwidth lost, not the one left: that would always favour
         the emptiest machine.
         """
         if name == "fewest_free_gpus":
-            return -float(free.bit_count())
+            return -float(len(free))
         if name == "utility":
             return round(placement.utility or 0.0, 9)
         if name in ("sockets", "fragmentation"):
             return -float(getattr(placement.scores, name))
         value: float = getattr(placement.scores, name, None) or 0.0
         if name in ("preserved_bandwidth", "lasting_bandwidth"):
-            value -= self._fabric.sum_among(free) / UNIT
+            value -= sum_over_pairs(self._fabric.weight, free) / UNIT
         return round(value, 6)
 
     def start(self, number: int, lease: Lease) -> None:
