@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpulaunch.cli.output import format_start, say
@@ -25,7 +26,7 @@ from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.cli.detach import Detached, Detachment
+    from gpulaunch.launch.detached import Detached, Detachment
     from gpulaunch.launch.past import Predecessor
 
 RunJob = Callable[[Launch, Events], int]
@@ -84,10 +85,12 @@ def carry_out(options: Options, launch: Launch, run_job: "RunJob" = run) -> int:
         tell(problem)
     if not options.detach:
         return _run(options, launch, before, None, run_job)
-    from gpulaunch.cli.detach import detach, what_was_told  # late: few launches are detached
+    from gpulaunch.launch.detached import detach, what_was_told  # late: few launches are detached
 
     told = what_was_told()
-    return _run(options, launch, before, told, run_job) if told else detach(options, launch, tell)
+    if told:
+        return _run(options, launch, before, told, run_job)
+    return detach(options, launch, tell, _ignore if options.quiet else partial(say, "info"))
 
 
 def _run(
@@ -170,7 +173,7 @@ class Reporter(Events):
             FailedError: it has been given up, or nobody could find it.
         """
         assert self._history  # noqa: S101  without a history nothing is detached
-        from gpulaunch.cli.detach import Detachment
+        from gpulaunch.launch.detached import Detachment
 
         self._detachment = Detachment(told, self._history, self.ended)
 

@@ -1,39 +1,32 @@
 """`gpulaunch reserve`: hold GPUs for people, or for the steps of a job.
 
-A small process, the keeper, holds them: it is the launcher and the job of its lease, and a fork of
-the command line that the user types. docs/decisions/reserve.md says why it is made so.
+A small process, the keeper, holds them (launch/detached.py).
 """
 
 import os
-import select
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import Document, flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.launch.acquire import acquire
+from gpulaunch.launch.detached import hold, session_leader
 from gpulaunch.launch.launch import Keeper, visible_gpus
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.process import Process
-from gpulaunch.process.ending import stand_apart
 from gpulaunch.process.job import exit_like
-from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way, outlive_parent
+from gpulaunch.process.libc import end_with_parent, out_of_the_way
 from gpulaunch.process.system import (
-    identify,
     is_cancelled_by_kill,
     iso,
-    open_process,
-    seconds_since_boot,
 )
 from gpulaunch.records import replace
 
@@ -77,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--for is missing", "gpulaunch reserve -n 2 --for 2h")
     leader = None
     if "keep" not in given and not is_cancelled_by_kill():
-        leader = _session_leader()
+        leader = session_leader()
         if leader is None:
             raise UsageError("there is no shell with which it could end", "add --keep")
     if sys.stdout is None:
@@ -116,29 +109,12 @@ def _reserve(given: Given, leader: Process | None, parent: int) -> NoReturn:
         raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
     # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.
     launch = replace(launch, idle_after_s=None, recorded_in=None)
-    table = open_table(private=launch.private, warn=tell)
     reporter = Reporter(options)
     reporter.concerns(launch)
-    keeper = acquire(launch, table, reporter, Keeper)
-    try:
-        _print(keeper, given, leader)
-    except BaseException:
-        keeper.release()
-        raise
-    stand_apart(keeper.record.fd, parent)
-    outlive_parent()
-    reporter.granted(keeper)
-    os.chdir("/")
-    with suppress(OSError):  # the command line has been interrupted, so nobody uses the GPUs
-        os.write(parent, b".")
-        os.close(parent)
-        _sleep_until_its_end(leader, keeper.lease.clock_s + (launch.time_limit_s or 0))
-    keeper.release()
-    reporter.ended(0)  # each of its ends is as it should be
-    os._exit(0)
+    hold(launch, reporter, leader, parent, partial(_print, given, leader))
 
 
-def _print(keeper: Keeper, given: Given, leader: Process | None) -> None:
+def _print(given: Given, leader: Process | None, keeper: Keeper) -> None:
     """Print what a shell needs to use the GPUs, and say until when they are held."""
     launch, lease, gpus = keeper.launch, keeper.lease, keeper.grant.gpus
     topology = launch.machine.topology
@@ -171,33 +147,3 @@ def _print(keeper: Keeper, given: Given, leader: Process | None) -> None:
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
     say("info", f"GPUs {keeper.grant.names} of {topology.name} are held until {clock}: {ends}")
-
-
-def _session_leader() -> Process | None:
-    """Return the shell of this session, with which a reservation ends; None if there is none.
-
-    There is none if this process leads its session itself, if the leader has ended, or if it is in
-    another pid namespace, as that of `docker exec` is.
-    """
-    pid = os.getsid(0)
-    leader = identify(pid) if pid not in (0, os.getpid()) else Process(0, 0)
-    return leader if leader.start_time else None
-
-
-def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
-    """Sleep until a reservation is over: by time (since boot), by a signal, or with its leader."""
-    read_end, write_end = map(out_of_the_way, os.pipe2(os.O_NONBLOCK))
-    signal.set_wakeup_fd(write_end)
-    for number in ENDING_SIGNALS:
-        signal.signal(number, lambda *_: None)
-    poll = select.poll()
-    poll.register(read_end, select.POLLIN)
-    if leader:
-        process = open_process(leader)
-        if process is None:
-            return
-        poll.register(process, select.POLLIN)
-    # In days, since the kernel does not take centuries.
-    while (left_s := until_s - seconds_since_boot()) > 0:
-        if poll.poll(min(left_s, _DAY_S) * 1000):
-            return

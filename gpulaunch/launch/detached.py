@@ -1,7 +1,9 @@
-"""`gpulaunch --detach`: start a launch in a session of its own, and leave it there.
+"""What goes on without the command line that started it: detached launches, and reservations.
 
-It is an ordinary command line of gpulaunch, which is told by a variable that it is detached, and
-answers by a pipe. docs/decisions/detached.md gives the reasons.
+A detached launch is an ordinary command line of gpulaunch in a session of its own, which is told by
+a variable that it is detached, and answers by a pipe (docs/decisions/detached.md). The keeper of a
+reservation is the launcher and the job of its lease, and a fork of the command line that the user
+types (docs/decisions/reserve.md).
 """
 
 import fcntl
@@ -17,8 +19,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from shutil import which
+from typing import NoReturn
 
-from gpulaunch.cli.output import say
 from gpulaunch.decide.decision import Refuse
 from gpulaunch.errors import (
     CANNOT_EXECUTE,
@@ -33,14 +35,17 @@ from gpulaunch.errors import (
 from gpulaunch.files.document import make_own
 from gpulaunch.history.line import history_directory, state_home
 from gpulaunch.history.read import RECENT_S, read_history
-from gpulaunch.launch.launch import Launch, preview
+from gpulaunch.launch.acquire import acquire
+from gpulaunch.launch.launch import Events, Keeper, Launch, preview
 from gpulaunch.launch.listeners import LaunchInHistory
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table
+from gpulaunch.process import Process
+from gpulaunch.process.ending import stand_apart
 from gpulaunch.process.job import clean_environment, own_command
-from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way
-from gpulaunch.process.system import user_name
+from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way, outlive_parent
+from gpulaunch.process.system import identify, open_process, seconds_since_boot, user_name
 from gpulaunch.records import Record, as_list, replace
 
 _VARIABLE = "GPULAUNCH_DETACHED"
@@ -49,6 +54,7 @@ _VARIABLE = "GPULAUNCH_DETACHED"
 _READY = b"ready\n"
 """First answer of a launch that others can find by its name now; any other is an error."""
 
+_DAY_S = 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
@@ -144,10 +150,16 @@ class Detachment:
         os._exit(128 + number)
 
 
-def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int:
+def detach(
+    options: Options, launch: Launch, tell: Callable[[str], None], inform: Callable[[str], None]
+) -> int:
     """Start this command line again in a session of its own; say whether it runs or waits.
 
     If it ends at once, as one that may not wait, so does this, with the same words and status.
+
+    Args:
+        tell: prints a warning.
+        inform: prints a message, unless the user wants none.
 
     Raises:
         UsageError: it could never run, or a live launch has its name.
@@ -172,11 +184,10 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
         return _report_end(told, process, name)
     if unwritten:  # not an error: who tries again would run it twice
         tell(f"{unwritten}; {name} {standing}")
-    if not options.quiet:
-        shown = shlex.quote(name)
-        say("info", f"{name} {standing}; gpulaunch logs -f {shown}")
-        if terminal:
-            say("info", f"'gpulaunch attach {shown}' goes to its terminal")
+    shown = shlex.quote(name)
+    inform(f"{name} {standing}; gpulaunch logs -f {shown}")
+    if terminal:
+        inform(f"'gpulaunch attach {shown}' goes to its terminal")
     return 0
 
 
@@ -346,3 +357,67 @@ def _ways_out_of_the_login() -> Collection[Sequence[str]]:
     if os.path.exists(f"{_LINGER}/{user_name(os.geteuid())}") and which("systemd-run"):
         return (["systemd-run", "--user", "--scope", "--quiet", "--"], [])
     return ([],)
+
+
+def hold(
+    launch: Launch,
+    events: Events,
+    leader: Process | None,
+    parent: int,
+    show: Callable[[Keeper], None],
+) -> NoReturn:
+    """Hold the GPUs of a reservation as its keeper, until it is over.
+
+    Args:
+        leader: the process with which it ends; None for none.
+        parent: pipe to the command line, which is told once the GPUs are held.
+        show: tells the user what a shell needs to use them.
+    """
+    table = open_table(private=launch.private, warn=events.warn)
+    keeper = acquire(launch, table, events, Keeper)
+    try:
+        show(keeper)
+    except BaseException:
+        keeper.release()
+        raise
+    stand_apart(keeper.record.fd, parent)
+    outlive_parent()
+    events.granted(keeper)
+    os.chdir("/")
+    with suppress(OSError):  # the command line has been interrupted, so nobody uses the GPUs
+        os.write(parent, b".")
+        os.close(parent)
+        _sleep_until_its_end(leader, keeper.lease.clock_s + (launch.time_limit_s or 0))
+    keeper.release()
+    events.ended(0)  # each of its ends is as it should be
+    os._exit(0)
+
+
+def session_leader() -> Process | None:
+    """Return the shell of this session, with which a reservation ends; None if there is none.
+
+    There is none if this process leads its session itself, if the leader has ended, or if it is in
+    another pid namespace, as that of `docker exec` is.
+    """
+    pid = os.getsid(0)
+    leader = identify(pid) if pid not in (0, os.getpid()) else Process(0, 0)
+    return leader if leader.start_time else None
+
+
+def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
+    """Sleep until a reservation is over: by time (since boot), by a signal, or with its leader."""
+    read_end, write_end = map(out_of_the_way, os.pipe2(os.O_NONBLOCK))
+    signal.set_wakeup_fd(write_end)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    poll = select.poll()
+    poll.register(read_end, select.POLLIN)
+    if leader:
+        process = open_process(leader)
+        if process is None:
+            return
+        poll.register(process, select.POLLIN)
+    # In days, since the kernel does not take centuries.
+    while (left_s := until_s - seconds_since_boot()) > 0:
+        if poll.poll(min(left_s, _DAY_S) * 1000):
+            return
