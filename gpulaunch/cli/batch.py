@@ -14,8 +14,15 @@ from gpulaunch.files.units import format_duration
 from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home
 from gpulaunch.launch.batch import Batch, Result, ResultsFile
-from gpulaunch.launch.batch_tasks import Task, plan_tasks, read_tasks
-from gpulaunch.launch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
+from gpulaunch.launch.job_file import (
+    SETTINGS_OF_A_JOB,
+    STDIN,
+    JobFile,
+    Task,
+    load_jobs,
+    plan_tasks,
+    read_tasks,
+)
 from gpulaunch.launch.options import OPTIONS, Options
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by

@@ -36,8 +36,8 @@ from gpulaunch.errors import (
 )
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.line import is_own_file
-from gpulaunch.launch.batch_tasks import Task
 from gpulaunch.launch.free import free
+from gpulaunch.launch.job_file import Task
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.job import clean_environment, own_command
