@@ -14,27 +14,23 @@ from gpulaunch.cli.arguments import BooleanOptionalAction, Namespace, Parser, ad
 from gpulaunch.cli.help import word_parser
 from gpulaunch.cli.output import Document, prepare_stdout, print_json, warn
 from gpulaunch.cli.screen import Grid, Parts, Text, cut, draw, figure
-from gpulaunch.decide.decision import admit_visible
 from gpulaunch.errors import (
-    FieldError,
     UsageError,
     call_failed,
     counted,
-    did_you_mean,
     printable,
-    quoted,
 )
 from gpulaunch.files.document import make_own, own_directory
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.lab.cluster.allocation import (
-    Allocation,
-    ask_nodes,
+    ask_cluster,
     describe_this_node,
     find_allocation,
     report_lines,
+    within_reach,
 )
 from gpulaunch.lab.cluster.cluster import Cluster
-from gpulaunch.lab.cluster.cluster_file import load_cluster, read_traffic_file, tree_of_file
+from gpulaunch.lab.cluster.cluster_file import load_cluster, read_traffic
 from gpulaunch.lab.cluster.mapping import (
     ENGINE_FILES,
     Judgement,
@@ -43,23 +39,10 @@ from gpulaunch.lab.cluster.mapping import (
     RankMapping,
     judge,
 )
-from gpulaunch.lab.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
 from gpulaunch.lab.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
-from gpulaunch.lab.cluster.traffic import (
-    SHAPES,
-    RankTraffic,
-    is_sizes,
-    parallel_traffic,
-    shape_traffic,
-    summed,
-)
 from gpulaunch.launch.options import one_of
-from gpulaunch.launch.read_engine import read_place
-from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
-from gpulaunch.machine.topology import Topology, part_of_machine
+from gpulaunch.launch.surroundings import read_surroundings, shown_settings
 from gpulaunch.process.job import execute, own_command
-from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.records import replace
 
 _EPILOG = (
@@ -277,53 +260,6 @@ def _solve(options: Namespace, problem: MappingProblem) -> tuple[RankMapping, Do
     }
 
 
-def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
-    """Read what so many ranks send each other from the value of an option.
-
-    Raises:
-        UsageError: there is no such pattern, or it is not one of this many ranks.
-    """
-    try:
-        return _read(text, ranks)
-    except UsageError as problem:
-        raise UsageError(f"{option}: {problem.message}", problem.hint) from None
-
-
-def _read(text: str, ranks: int) -> RankTraffic:
-    kind, _, rest = text.partition(":")
-    if kind == "profile" or text.endswith(".toml"):
-        return _of_profile(rest or text, ranks)
-    if is_sizes(text):
-        return parallel_traffic(text, ranks)
-    shape = shape_traffic(text, ranks)
-    if shape is not None:
-        return shape
-    if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
-        return read_traffic_file(text, ranks)
-    names = [name.replace("_", "-") for name in SHAPES]
-    file = f"./{text}" if os.path.isfile(text) else "a file"
-    raise UsageError(
-        f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
-        f"known are {', '.join(names)}, or give {file}",
-    )
-
-
-def _of_profile(name: str, ranks: int) -> RankTraffic:
-    profile = load_profile(name)
-    graph = profile.graph
-    if graph:
-        if graph.ranks != ranks:
-            raise UsageError(
-                f"profile {profile.name} has {graph.ranks} ranks, and {ranks} are mapped"
-            )
-        return summed(ranks, graph.given)
-    pattern = profile.communication.pattern
-    found = shape_traffic(pattern, ranks) if pattern else None
-    if found is None:
-        raise UsageError(f"profile {quoted(name)} has no pattern")
-    return found
-
-
 # ------------------------------------------------------------------------ run, and node for it
 
 
@@ -335,7 +271,7 @@ def cluster_run(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
     topology = ["--topology", options.topology] if options.topology is not None else []
-    cluster = _ask(allocation, topology, options.network)
+    cluster = ask_cluster(allocation, topology, options.network, warn)
     if not options.bind_cpu:  # as if there were a core for each GPU
         nodes = [
             replace(node, sockets=(tuple(range(len(node.topology.gpus))),))
@@ -412,22 +348,6 @@ def cluster_run_parser() -> Parser:
     return parser
 
 
-def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -> Cluster:
-    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does."""
-    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
-    gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
-    if network is not None:
-        tree = tree_of_file(network, gb_per_s)
-    else:
-        try:
-            tree = network_tree(allocation.switches(), gb_per_s)
-        except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
-            warn(f"what Slurm tells of the network is left out: {problem.message}")
-            tree = network_tree((), gb_per_s)
-    source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"
-    return Cluster(allocation.name, source, nodes, tree)
-
-
 def _warn_of_few_cores(cluster: Cluster) -> None:
     """Tell of GPUs that have no rank because there are fewer cores."""
     slots = sum(node.slots for node in cluster.nodes)
@@ -468,20 +388,6 @@ def cluster_node_parser() -> Parser:
 def cluster_node(arguments: Sequence[str]) -> int:
     """Print what this node of an allocation has, for `gpulaunch cluster run`."""
     settings = shown_settings(cluster_node_parser().parse_args(arguments).topology)
-    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
+    topology = within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
     print("\n".join(report_lines(*describe_this_node(topology))))
     return 0
-
-
-def _within_reach(around: Surroundings) -> Topology:
-    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
-    topology = around.machine.topology
-    place = read_place(os.environ)
-    if place and place.grant and place.grant.names is not None:
-        names = ",".join(place.grant.names)
-        return part_of_machine(topology, admit_visible(topology, names).uuids)
-    if around.within:
-        topology = part_of_machine(topology, around.within.uuids)
-    if around.visible is None:
-        return topology
-    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from toml_parser import tomllib
 from values import cases
 
-from gpulaunch.cli.cluster import read_traffic
 from gpulaunch.errors import UsageError
-from gpulaunch.lab.cluster.cluster_file import read_traffic_file
+from gpulaunch.lab.cluster.cluster_file import read_traffic, read_traffic_file
 from gpulaunch.lab.cluster.traffic import DEFAULT_VOLUMES, parallel_traffic, shape_traffic
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("cluster_files.toml").read_text())

@@ -12,16 +12,26 @@ import subprocess
 import tempfile
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
+from gpulaunch.decide.decision import admit_visible
+from gpulaunch.errors import FailedError, FieldError, UsageError, call_failed, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
-from gpulaunch.lab.cluster.cluster import Node
-from gpulaunch.lab.cluster.network import Switch, read_topology_conf
+from gpulaunch.lab.cluster.cluster import Cluster, Node
+from gpulaunch.lab.cluster.cluster_file import tree_of_file
+from gpulaunch.lab.cluster.network import (
+    ASSUMED_NODE_GB_PER_S,
+    ASSUMPTIONS,
+    Switch,
+    network_tree,
+    read_topology_conf,
+)
 from gpulaunch.launch.handed_over import hosts_of
 from gpulaunch.launch.read_engine import read_place
-from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
+from gpulaunch.launch.surroundings import Surroundings
+from gpulaunch.machine.topology import Topology, part_of_machine, to_rows, topology_of_rows
+from gpulaunch.process.job import own_command
 from gpulaunch.records import Record
 
 _CPUS = "/sys/devices/system/cpu"
@@ -315,3 +325,43 @@ def read_reports(output: str) -> list[Node]:
                 "is the same version of gpulaunch installed on all nodes?",
             ) from None
     return nodes
+
+
+def ask_cluster(
+    allocation: Allocation,
+    topology: Sequence[str],
+    network: str | None,
+    warn: Callable[[str], None],
+) -> Cluster:
+    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does.
+
+    Args:
+        topology: options for the nodes.
+        network: a topology.conf that is there in place of what Slurm tells.
+    """
+    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
+    gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
+    if network is not None:
+        tree = tree_of_file(network, gb_per_s)
+    else:
+        try:
+            tree = network_tree(allocation.switches(), gb_per_s)
+        except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
+            warn(f"what Slurm tells of the network is left out: {problem.message}")
+            tree = network_tree((), gb_per_s)
+    source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"
+    return Cluster(allocation.name, source, nodes, tree)
+
+
+def within_reach(around: Surroundings) -> Topology:
+    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
+    topology = around.machine.topology
+    place = read_place(os.environ)
+    if place and place.grant and place.grant.names is not None:
+        names = ",".join(place.grant.names)
+        return part_of_machine(topology, admit_visible(topology, names).uuids)
+    if around.within:
+        topology = part_of_machine(topology, around.within.uuids)
+    if around.visible is None:
+        return topology
+    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, quoted
 from gpulaunch.files.document import (
     Document,
     config_directory,
@@ -30,12 +30,21 @@ from gpulaunch.lab.cluster.network import (
     network_tree,
     read_topology_conf,
 )
-from gpulaunch.lab.cluster.traffic import MOST_WEIGHT, RankTraffic, summed
+from gpulaunch.lab.cluster.traffic import (
+    MOST_WEIGHT,
+    SHAPES,
+    RankTraffic,
+    is_sizes,
+    parallel_traffic,
+    shape_traffic,
+    summed,
+)
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import parse_cpuset
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern import Edge
-from gpulaunch.profiles.pattern_file import read_edges
+from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, read_edges
 
 MOST_BYTES = 1 << 28
 """Largest file: a matrix of 4,096 ranks with up to 16 characters a figure."""
@@ -260,3 +269,50 @@ def _read_figure(path: str, number: int, field: str) -> float:
         shown = printable(field[:40])
         raise UsageError(f"{path}:{number}: '{shown}' is no traffic: a number from 0 to 1e18")
     return weight
+
+
+def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
+    """Read what so many ranks send each other from the value of an option.
+
+    Raises:
+        UsageError: there is no such pattern, or it is not one of this many ranks.
+    """
+    try:
+        return _read_traffic(text, ranks)
+    except UsageError as problem:
+        raise UsageError(f"{option}: {problem.message}", problem.hint) from None
+
+
+def _read_traffic(text: str, ranks: int) -> RankTraffic:
+    kind, _, rest = text.partition(":")
+    if kind == "profile" or text.endswith(".toml"):
+        return _of_profile(rest or text, ranks)
+    if is_sizes(text):
+        return parallel_traffic(text, ranks)
+    shape = shape_traffic(text, ranks)
+    if shape is not None:
+        return shape
+    if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
+        return read_traffic_file(text, ranks)
+    names = [name.replace("_", "-") for name in SHAPES]
+    file = f"./{text}" if os.path.isfile(text) else "a file"
+    raise UsageError(
+        f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
+        f"known are {', '.join(names)}, or give {file}",
+    )
+
+
+def _of_profile(name: str, ranks: int) -> RankTraffic:
+    profile = load_profile(name)
+    graph = profile.graph
+    if graph:
+        if graph.ranks != ranks:
+            raise UsageError(
+                f"profile {profile.name} has {graph.ranks} ranks, and {ranks} are mapped"
+            )
+        return summed(ranks, graph.given)
+    pattern = profile.communication.pattern
+    found = shape_traffic(pattern, ranks) if pattern else None
+    if found is None:
+        raise UsageError(f"profile {quoted(name)} has no pattern")
+    return found
