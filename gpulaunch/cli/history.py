@@ -15,12 +15,11 @@ from gpulaunch.files.units import format_duration, parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.past import is_elsewhere
-from gpulaunch.launch.surroundings import open_table, shown_settings
+from gpulaunch.launch.past import launch_documents
+from gpulaunch.launch.surroundings import shown_settings
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import names_in_order
-from gpulaunch.process.system import boot_id, iso, parse_time, state_of, user_name
-from gpulaunch.records import replace
+from gpulaunch.process.system import parse_time, user_name
 
 _SHOWN = 20
 _MOST = 1 << 20
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     shown = options.count or (len(launches) if options.all or options.totals else _SHOWN)
     earlier = max(0, len(launches) - shown)
     launches = launches[earlier:]
-    documents = launch_documents(launches, options.topology)
+    documents = launch_documents(launches, warn, options.topology)
     if options.totals:
         document: Document = {"totals": _totals(documents)}
     else:
@@ -100,64 +99,6 @@ def _past_launches(
         if is_here and launch.submitted_s >= earliest_s:
             found.append(launch)
     return found
-
-
-def launch_documents(launches: Sequence[PastLaunch], topology: str | None) -> list[Document]:
-    """Return what `gpulaunch history --json` says of launches on the machine of --topology."""
-    states, now_s = _states_of(launches, topology), time.time()
-    return [_launch_document(one, states.get(one.key, "ended"), now_s) for one in launches]
-
-
-def _states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
-    """Return what has become of the launches without an end, by their keys.
-
-    What neither waits nor runs was killed, or is unknown if its lease may be in another table.
-    """
-    unended = [launch for launch in launches if launch.ended_s is None]
-    if not unended:
-        return {}
-    private = unended[0].described or shown_settings(topology).table == "private"
-    table = open_table(private=private, warn=warn)
-    leases = {lease.id for lease in table.peek(problems=[]).leases}
-    boot = boot_id()
-    states = {}
-    for launch in unended:
-        elsewhere = is_elsewhere(launch)
-        may_live = elsewhere or (launch.started_s is None and launch.boot_id == boot)
-        if launch.id in leases or (may_live and state_of(launch.launcher)):
-            states[launch.key] = "waiting" if launch.started_s is None else "running"
-        else:
-            states[launch.key] = "unknown" if elsewhere else "killed"
-    return states
-
-
-def _launch_document(launch: PastLaunch, state: str, now_s: float) -> Document:
-    # Those that run are counted up to now.
-    until_now = replace(launch, ended_s=now_s) if state == "running" else launch
-    duration_s = until_now.duration_s
-    return {
-        "key": launch.key,
-        "lease": launch.id or None,
-        "user": user_name(launch.user_id),
-        "name": launch.name,
-        "command": [printable(argument) for argument in launch.command],
-        "directory": launch.directory,
-        "gpus": list(launch.gpus),
-        "count": len(launch.gpus) or launch.count or None,
-        "sm_percentage": launch.sm_percentage,
-        "profile": launch.profile,
-        "pattern": launch.pattern,
-        "submitted_at": iso(launch.submitted_s),
-        "started_at": None if launch.started_s is None else iso(launch.started_s),
-        "ended_at": None if launch.ended_s is None else iso(launch.ended_s),
-        "state": state,
-        "exit_status": launch.exit_status,
-        "duration_s": None if duration_s is None else round(duration_s, 3),
-        "gpu_hours": rounded(until_now.gpu_hours),
-        "time_limit_s": launch.time_limit_s,
-        "log": launch.log,
-        "table": launch.table,
-    }
 
 
 def _totals(launches: Sequence[Document]) -> list[Document]:

@@ -14,7 +14,7 @@ def main(arguments: Sequence[str]) -> int:
     if sys.stdin is None or sys.stdout is None:
         raise FailedError("stdin or stdout is closed, so there is no client")
     try:
-        from gpulaunch.cli.mcp_tools import make_server
+        from gpulaunch.api.mcp_tools import make_server
     except ImportError as problem:
         message = f"gpulaunch mcp needs the Python package mcp, 2.0 or newer: {problem}"
         raise FailedError(message, install_hint("mcp")) from None

@@ -4,20 +4,22 @@ import os
 import select
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.history.past_launch import LEAST_CHARACTERS, PastLaunch, find_past
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.surroundings import open_table
+from gpulaunch.launch.surroundings import open_table, shown_settings
 from gpulaunch.leases.directory import own_table
 from gpulaunch.leases.lease import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.system import boot_id, open_process, state_of
-from gpulaunch.records import Record
+from gpulaunch.process.system import boot_id, iso, open_process, state_of, user_name
+from gpulaunch.records import Record, replace
 
 
 def find_launch(text: str) -> PastLaunch:
@@ -321,3 +323,65 @@ def wait_for_predecessors(
         if ended.exit_status is None:
             raise FailedError(f"not run: {unknown_end(ended, one.name).message}", hint)
         raise FailedError(f"not run: {one.name} has ended with {ended.exit_status}", hint)
+
+
+def launch_documents(
+    launches: Sequence[PastLaunch], warn: Callable[[str], None], topology: str | None = None
+) -> list[dict[str, Any]]:
+    """Return what `gpulaunch history --json` says of launches on the machine of --topology."""
+    states, now_s = _states_of(launches, warn, topology), time.time()
+    return [_launch_document(one, states.get(one.key, "ended"), now_s) for one in launches]
+
+
+def _states_of(
+    launches: Sequence[PastLaunch], warn: Callable[[str], None], topology: str | None
+) -> dict[str, str]:
+    """Return what has become of the launches without an end, by their keys.
+
+    What neither waits nor runs was killed, or is unknown if its lease may be in another table.
+    """
+    unended = [launch for launch in launches if launch.ended_s is None]
+    if not unended:
+        return {}
+    private = unended[0].described or shown_settings(topology).table == "private"
+    table = open_table(private=private, warn=warn)
+    leases = {lease.id for lease in table.peek(problems=[]).leases}
+    boot = boot_id()
+    states = {}
+    for launch in unended:
+        elsewhere = is_elsewhere(launch)
+        may_live = elsewhere or (launch.started_s is None and launch.boot_id == boot)
+        if launch.id in leases or (may_live and state_of(launch.launcher)):
+            states[launch.key] = "waiting" if launch.started_s is None else "running"
+        else:
+            states[launch.key] = "unknown" if elsewhere else "killed"
+    return states
+
+
+def _launch_document(launch: PastLaunch, state: str, now_s: float) -> dict[str, Any]:
+    # Those that run are counted up to now.
+    until_now = replace(launch, ended_s=now_s) if state == "running" else launch
+    duration_s = until_now.duration_s
+    return {
+        "key": launch.key,
+        "lease": launch.id or None,
+        "user": user_name(launch.user_id),
+        "name": launch.name,
+        "command": [printable(argument) for argument in launch.command],
+        "directory": launch.directory,
+        "gpus": list(launch.gpus),
+        "count": len(launch.gpus) or launch.count or None,
+        "sm_percentage": launch.sm_percentage,
+        "profile": launch.profile,
+        "pattern": launch.pattern,
+        "submitted_at": iso(launch.submitted_s),
+        "started_at": None if launch.started_s is None else iso(launch.started_s),
+        "ended_at": None if launch.ended_s is None else iso(launch.ended_s),
+        "state": state,
+        "exit_status": launch.exit_status,
+        "duration_s": None if duration_s is None else round(duration_s, 3),
+        "gpu_hours": round(until_now.gpu_hours, 6),
+        "time_limit_s": launch.time_limit_s,
+        "log": launch.log,
+        "table": launch.table,
+    }

@@ -26,10 +26,10 @@ DOORS = {
     },
     "docker": {"api/docker_sdk.py"},
     "filelock": {"files/own_cache.py"},
-    "mcp": {"cli/mcp_tools.py"},
+    "mcp": {"api/mcp_tools.py"},
     "networkx": {"machine/topology.py"},
     "psutil": {"process/system.py"},
-    "pydantic": {"cli/mcp_tools.py"},
+    "pydantic": {"api/mcp_tools.py"},
     "pynvml": {
         "machine/nvidia/faults.py",
         "machine/nvidia/health.py",

@@ -18,10 +18,9 @@ from mcp.types import ToolAnnotations
 from pydantic import AfterValidator, BaseModel, Field
 
 import gpulaunch
-from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.document import is_path
-from gpulaunch.launch.past import find_launch
+from gpulaunch.launch.past import find_launch, launch_documents
 from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.profiles.catalog import split_variant
 
@@ -231,10 +230,14 @@ def _error(message: str, exit_status: int) -> ToolError:
     return ToolError(f"{message} (exit status {exit_status})")
 
 
+def _ignore_warning(text: str) -> None:
+    """Drop a warning: the client has asked for something else."""
+
+
 def _find(job: str) -> Any:  # noqa: ANN401  a JSON document
     """Return the launch of this user that is called so, as the history has it."""
     try:
-        (document,) = launch_documents([find_launch(job)], None)
+        (document,) = launch_documents([find_launch(job)], _ignore_warning)
     except GpulaunchError as problem:
         raise _error(problem.message, problem.exit_status) from None
     return _escaped(document)
