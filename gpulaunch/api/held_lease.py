@@ -41,9 +41,6 @@ class GroupCompanion:
     """A process that leaves the share group if this program is killed.
 
     It is started anew, since a fork of a program with threads is not safe.
-
-    Args:
-        share: this process's share of the GPUs, with a pipe directory.
     """
 
     def __init__(self, share: Share, record_fd: int) -> None:

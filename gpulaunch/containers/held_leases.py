@@ -219,7 +219,6 @@ class Followed:
         Args:
             command: the client command, which may be about to start the container.
             overdue_s: time at which to end them, on the clock of time.monotonic, or None.
-            end: function that ends them.
             is_pointless: asked while the engine does not answer; returns whether nothing is left to
                 wait for.
         """

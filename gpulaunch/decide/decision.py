@@ -452,8 +452,6 @@ def too_few_text(
     """Return why too few GPUs can be had.
 
     Args:
-        free: number of those that would do and can be had.
-        admitted: number of those that would do.
         users: the use of GPUs without a lease that has them, once for each GPU.
         narrowed: whether constraints exclude some GPUs in reach.
         unfit: why GPUs that nobody holds are out of service, once for each.

@@ -229,7 +229,6 @@ def pose_problem(
     """Return the placement problem that a request poses on a machine where jobs run.
 
     Args:
-        free: GPUs that nobody uses.
         choosable: those of them that the request may get.
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """

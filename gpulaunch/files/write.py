@@ -99,7 +99,6 @@ def changed_text(text: str, sections: Mapping[str, Any]) -> str:
     """Return TOML with other values at its top or in its sections; text around them is kept.
 
     Args:
-        text: a TOML document that can be parsed.
         sections: by name at the top: a value, a table with its new content, or None for a section
             to remove.
     """

@@ -112,7 +112,6 @@ class Experience:
         """Return the distribution of the run time of a job, as a mixture.
 
         Args:
-            relations: by which it is known, from relations_of.
             limit_s: its time limit in seconds, or None.
         """
         left = 1.0

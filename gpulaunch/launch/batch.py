@@ -268,7 +268,6 @@ class Batch:
         say: called with a kind, "info", "warning" or "error", and the text of a message; it must
             not raise.
         ended: called with the result of a job, and how many have ended; it must not raise.
-        common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
 
     Attributes:

@@ -166,7 +166,6 @@ class ContainerLeases:
 
     Args:
         process: the client; None to fork it with the first lease.
-        events: who hears of each launch that begins.
         follows: whether the client makes several containers, so that a lease ends with its
             container: companions have it as soon as that runs. Otherwise the GPUs are watched, and
             whether a container that shares them does so by MPS.

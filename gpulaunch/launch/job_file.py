@@ -354,11 +354,7 @@ def _is_argument(word: str) -> bool:
 
 
 def _read_after(entry: Entry, ids: Mapping[str, int]) -> dict[int, bool]:
-    """Return the ids of the jobs that a job comes after, and whether any end of them will do.
-
-    Args:
-        ids: ids of the jobs before it in the file, by name.
-    """
+    """Return the ids of the jobs that a job comes after, and whether any end of them will do."""
     after: dict[int, bool] = {}
     for text in entry.own.get("after", ()):
         try:

@@ -24,11 +24,7 @@ from gpulaunch.records import as_list
 
 
 class LaunchInHistory(Events):
-    """A launch on its way into the history; it has a line from the time that it has its GPUs.
-
-    Args:
-        after: launches that it comes after, as `--after` names them.
-    """
+    """A launch on its way into the history; it has a line from the time that it has its GPUs."""
 
     def __init__(self, launch: Launch, after: Sequence[str]) -> None:
         self._launch, self._after = launch, after

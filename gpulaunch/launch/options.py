@@ -217,7 +217,6 @@ class Option(Generic[T]):
     """A row of the table; read from Options, the option's value, or None if no source has one.
 
     Args:
-        parse: parser of its text, which raises UsageError.
         spec: spellings, the short one first, after a / the one that says false, and the name of its
             value, such as "-n --gpus N" or "--wait/--no-wait"; some options have no spelling.
         names: what completes its value: kinds of `gpulaunch completion --names`, or "files".

@@ -258,7 +258,6 @@ class PlaceInQueue:
         comes free, and not all who wait.
 
         Args:
-            state: what this launch met last.
             taken: UUIDs of the GPUs that it has just taken; none if it does not start.
             skipped: ids of tickets that have been woken and did not start.
             after_event: whether anything has changed that is known.

@@ -38,7 +38,6 @@ def read_container_launch(
     """Read and check everything that a container with GPUs needs; take nothing yet.
 
     Args:
-        info: what the engine says of itself that is to make it.
         asked: the GPUs that it asks for; None if it says nothing.
         image: its image; None if it is not here.
         name: name that the user gave the job, or None.

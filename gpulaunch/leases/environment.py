@@ -40,7 +40,6 @@ def job_environment(
         lease_id: id of the lease; None if there is none yet.
         share: the job's part of the GPUs if it shares them; then they are named by UUID, since MPS
             numbers them anew.
-        program: path or name of the job's program.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
     indices = ",".join(str(gpu.index) for gpu in gpus)

@@ -83,7 +83,6 @@ def barring(
     Args:
         ahead: all tickets that come first, in their order.
         uuids: UUIDs of the GPUs that would do; tickets that want none of them are left out.
-        later: the request.
         count: number of GPUs that it asks for.
         busy_until_s: seconds since boot at which each GPU that is in use is free at the latest, by
             UUID; ENDLESS if there is no limit.

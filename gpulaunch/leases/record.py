@@ -179,7 +179,6 @@ def decode(
     """Return the record that a document of this version or another describes.
 
     Args:
-        needed: fields that must be there.
         certain: fields that must be understood if they are there.
         readers: functions that make a field's value from what the document has.
         own: fields that are not in the document.

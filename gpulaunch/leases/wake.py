@@ -146,7 +146,6 @@ class Bell:
     """The bell of a ticket, in the directory of its record, with which it is removed.
 
     Args:
-        ticket_id: id of the ticket, which has been published.
         passes: whether the ticket might pass earlier ones that want all that it could have; the
             bell is marked by that.
 

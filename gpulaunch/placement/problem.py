@@ -608,7 +608,6 @@ def fragmentation(
 
     Args:
         free_by_socket: free GPUs of each socket before the placement.
-        sockets: the socket of each chosen GPU.
 
     Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since
         over all of a machine with equal sockets every placement has the same; and after the

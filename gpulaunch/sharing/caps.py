@@ -67,7 +67,6 @@ def best_caps(
     MOST_CAP.
 
     Args:
-        demands: demands of the jobs, one or more.
         held: caps that cannot be chosen any more; None for those that can.
 
     Source: cd-search-ics18 4.2 and 7.4.3 start from even shares; right-sizing a lone job is
@@ -198,9 +197,6 @@ class Search(Record):
 
     def left_of(self, caps: Caps, held: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return name and cap of the jobs of the set that are not there yet.
-
-        Args:
-            held: name and cap of each job that is there.
 
         Returns:
             Nothing, too, if a job is there that is not of the set, or has another cap.

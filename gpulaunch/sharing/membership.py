@@ -107,7 +107,6 @@ class Membership:
 
     Args:
         record: record of this job's lease; still a draft.
-        share: what the lease will say, with a pipe directory.
     """
 
     def __init__(self, table: Table, record: Draft, share: Share) -> None:

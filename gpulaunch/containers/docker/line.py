@@ -75,11 +75,7 @@ class DockerLine(Record):
 
 
 def read_line(argv: Sequence[str]) -> DockerLine:
-    """Read a docker command line; what docker does not understand is left to it.
-
-    Args:
-        argv: the words from the client's name on.
-    """
+    """Read a docker command line; what docker does not understand is left to it."""
     alias = os.path.basename(argv[0])
     argv = (argv[0] if alias == "docker" else "docker", *argv[1:])
     options = tuple(read_flags(argv, 1, _VALUED))

@@ -336,7 +336,6 @@ def ask_cluster(
     """Return the cluster that an allocation is: what its nodes tell, and what Slurm does.
 
     Args:
-        topology: options for the nodes.
         network: a topology.conf that is there in place of what Slurm tells.
     """
     nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))

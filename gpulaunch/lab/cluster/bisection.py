@@ -28,7 +28,6 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
     passes that exchange vertices.
 
     Args:
-        rows: the graph, without loops.
         size: vertices of part 0, 1 to all but one.
         starts: number of vertices to begin at, evenly spread.
         shift: moves them.

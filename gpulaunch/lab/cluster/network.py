@@ -168,7 +168,6 @@ def expand_hostlist(text: str, path: Path = ()) -> tuple[str, ...]:
 
     Args:
         text: names separated by commas, each with any number of ranges in brackets.
-        path: where it is written, for messages.
 
     Raises:
         FieldError: the text is no such list, a name stands twice, or there are more than MOST_HOSTS

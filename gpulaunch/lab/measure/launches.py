@@ -134,9 +134,6 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
     """Launch the job once, and return how it ended and what was recorded.
 
     If a slice of it is enough, its output passes through this process.
-
-    Args:
-        options: further options, which override the job's own.
     """
     spared = family()
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:

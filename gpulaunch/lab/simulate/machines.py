@@ -142,9 +142,6 @@ class SimulatedMachine:
 class SimulatedMachines:
     """Identical machines.
 
-    Args:
-        requests: requests of all jobs that will come.
-
     Attributes:
         timed: whether decisions depend on the time.
     """

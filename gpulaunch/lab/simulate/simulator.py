@@ -43,7 +43,6 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
     Args:
         generator: "uniform" (the mix of MAPA, SC'21) or "poisson" (that of topology-aware
             scheduling, SC'17); docs/guides/simulate.md has their distributions.
-        seed: the same seed makes the same trace.
 
     Returns:
         What a file of jobs says: under "job" a list of tables, under "profile" the profiles that
@@ -75,11 +74,7 @@ class Trace(Record):
 
 
 class TraceReader:
-    """A reader of jobs that reads identical ones only once.
-
-    Args:
-        profiles: profiles in the file of jobs, by name.
-    """
+    """A reader of jobs that reads identical ones only once."""
 
     def __init__(
         self, profiles: Mapping[str, Profile], machine: Machine, warn: Callable[[str], None]
@@ -227,7 +222,6 @@ class Simulator:
         """Replay a trace under one policy.
 
         Args:
-            machines: number of machines, all like this one.
             queue: "backfill", in which jobs pass others that they do not delay, "fifo", or
                 "first_fit", in which a job starts as soon as it fits, whoever it delays.
             time_models: models that make jobs take longer than they say: any of "bandwidth",
@@ -272,7 +266,6 @@ class Simulator:
         Args:
             job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
                 duration.
-            busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 
         Returns:
