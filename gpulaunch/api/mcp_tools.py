@@ -230,14 +230,10 @@ def _error(message: str, exit_status: int) -> ToolError:
     return ToolError(f"{message} (exit status {exit_status})")
 
 
-def _ignore_warning(text: str) -> None:
-    """Drop a warning: the client has asked for something else."""
-
-
 def _find(job: str) -> Any:  # noqa: ANN401  a JSON document
     """Return the launch of this user that is called so, as the history has it."""
     try:
-        (document,) = launch_documents([find_launch(job)], _ignore_warning)
+        (document,) = launch_documents([find_launch(job)], lambda _: None)
     except GpulaunchError as problem:
         raise _error(problem.message, problem.exit_status) from None
     return _escaped(document)

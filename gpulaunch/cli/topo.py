@@ -3,22 +3,28 @@
 Colour adds to the words and never replaces them.
 """
 
+import os
 import shutil
+import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import Document, print_json, warn
-from gpulaunch.cli.screen import Parts, Text, draw
+from gpulaunch.cli.output import Document, print_json, rounded, say, warn
+from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.files.document import make_own, read_document
 from gpulaunch.files.units import format_size
-from gpulaunch.files.write import document_text, write_text
+from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
 from gpulaunch.machine.write_description import machine_document
+from gpulaunch.process.job import end_by
+from gpulaunch.process.libc import ENDING_SIGNALS
 from gpulaunch.records import as_dict
 
 _Classes = Mapping[tuple[str, float], int]  # (name, GB/s) of a link -> number of such links
@@ -43,8 +49,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.json and options.output is not None and not options.measure:
         raise UsageError("--json and -o are given: one of them is enough")
     if options.measure:
-        from gpulaunch.cli.topo_measure import measure_links  # late: with the Python API
-
         return measure_links(options.output, as_json=options.json)
     topology = shown_machine(options.topology, warn).topology
     if options.json:
@@ -231,3 +235,68 @@ def _gpus_text(indices: Sequence[int]) -> str:
     if len(indices) > 2:
         return f"GPUs {format_cpuset(frozenset(indices))}"
     return f"GPU{'s' * (len(indices) > 1)} {','.join(map(str, sorted(indices)))}"
+
+
+def measure_links(path: str | None, *, as_json: bool) -> int:
+    """Measure this machine, write its machine file, and print every figure beside the models.
+
+    Without a path the file is this user's own of this machine.
+    """
+    from gpulaunch.lab.measure import links  # late: with the Python API
+
+    file = path or own_machine_file(os.uname().nodename)
+    if path is None:
+        make_own(os.path.dirname(file))
+    check_writable(file)
+    if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
+        raise UsageError(
+            f"{file} describes this machine, and measuring would replace it",
+            "-o names another file",
+        )
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        topology, figures = links.measure(warn, _tell)
+    # By now the benchmark is ended, the lease released, and nothing is written.
+    except KeyboardInterrupt as interruption:
+        end_by(interruption.args[0])
+        raise
+    write_text(file, document_text(links.measured_document(topology, figures)))
+    errors = links.model_errors(figures)
+    if not as_json:
+        columns = ("measured", "cut", "Eq. 2")
+        table = Grid("GPUs", *columns, "links of its best ring", right=columns)
+        for one in figures:
+            shown = (one.all_reduce_gb_per_s, one.cut_gb_per_s, one.mapa_gb_per_s)
+            gpus = ",".join(map(str, one.gpus))
+            table.add_row(gpus, *map(figure, shown), links.ring_text(one.ring))
+        difference = f"cut {errors['cut']:.3g}, Eq. 2 as published {errors['mapa']:.3g}"
+        line = f"all-reduce bus bandwidth, GB/s; root mean square difference: {difference}"
+        draw(Parts(table, Text(line, "dim")), sys.stdout)
+        print(f"written to {file}; -o bandwidth_model=measured goes by it")
+        return 0
+    measured = [
+        {
+            "gpus": list(entry.gpus),
+            "links": list(entry.ring),
+            "all_reduce_gb_per_s": entry.all_reduce_gb_per_s,
+            "cut_gb_per_s": rounded(entry.cut_gb_per_s),
+            "mapa_gb_per_s": rounded(entry.mapa_gb_per_s),
+        }
+        for entry in figures
+    ]
+    document = {"name": topology.name, "measured": measured}
+    print_json({**document, "root_mean_square_error_gb_per_s": errors})
+    return 0
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    for other in ENDING_SIGNALS:  # one is enough, and its handling must not be disturbed
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        say("info", text)

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toml_parser import tomllib
 
-from gpulaunch.lab.measure.run import GpuRun, PeerTraffic, Run
-from gpulaunch.lab.measure.traffic import (
+from gpulaunch.lab.measure.run import (
     NOISE_BYTES,
     NOISE_SHARE,
+    GpuRun,
+    PeerTraffic,
+    Run,
     communication_of,
     traffic_between,
 )

@@ -23,8 +23,7 @@ from gpulaunch.lab.measure.launches import (
     repeated,
 )
 from gpulaunch.lab.measure.recording import refuse_described
-from gpulaunch.lab.measure.run import SHARED, rounded
-from gpulaunch.lab.measure.traffic import communication_of
+from gpulaunch.lab.measure.run import SHARED, communication_of, rounded
 from gpulaunch.lab.measure.update_profile import Outcome, percentile_95, resources_of
 from gpulaunch.launch.launch import Launch, preview
 from gpulaunch.launch.read_sharing import what_can_be_shared

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from gpulaunch.errors import UsageError
-from gpulaunch.lab.measure.traffic import NOISE_SHARE
+from gpulaunch.lab.measure.run import NOISE_SHARE
 from gpulaunch.profiles.pattern import Confidence, Edge, union
 from gpulaunch.records import Record
 

@@ -12,8 +12,15 @@ from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.document import make_own
-from gpulaunch.lab.measure.run import SHARED, Run, RunBeside, figures_of, is_reservation, rounded
-from gpulaunch.lab.measure.traffic import communication_of
+from gpulaunch.lab.measure.run import (
+    SHARED,
+    Run,
+    RunBeside,
+    communication_of,
+    figures_of,
+    is_reservation,
+    rounded,
+)
 from gpulaunch.machine.gpu import gpus_text
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (
