@@ -87,7 +87,7 @@ def _diagnose(settings: Options) -> Iterator[Finding]:
     """Check every part; nothing is taken or changed."""
     machine, described = None, False
     try:
-        machine = read_surroundings(settings, _ignore_warning, may_hide=True).machine
+        machine = read_surroundings(settings, lambda _: None, may_hide=True).machine
     except GpulaunchError as problem:
         yield Finding("GPUs", "problem", problem.message, problem.hint)
     else:
@@ -119,10 +119,6 @@ def _run(subject: str, check: Iterable[Finding]) -> Iterator[Finding]:
         yield from check
     except GpulaunchError as problem:
         yield Finding(subject, "problem", problem.message, problem.hint)
-
-
-def _ignore_warning(text: str) -> None:
-    """Drop a warning that another check reports."""
 
 
 def _check_driver(name: str) -> Iterator[Finding]:
@@ -238,7 +234,7 @@ def _check_engine(
         offered = client.ways_into(info, machine.topology)
         container = AskedContainer(f"{program} run", "")
         try:
-            way = choose_way(client, info, machine, settings, container, _ignore_warning)
+            way = choose_way(client, info, machine, settings, container, lambda _: None)
             yield _way_finding(offered, machine, settings, way)
         except GpulaunchError as problem:
             yield Finding("GPUs in containers", "problem", problem.message, problem.hint)

@@ -24,8 +24,7 @@ from gpulaunch.lab.cluster.bisection import bisect
 from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
 from gpulaunch.lab.cluster.cluster_file import load_cluster
 from gpulaunch.lab.cluster.mapping import MappingProblem, judge, nodes_in_use
-from gpulaunch.lab.cluster.multisect import to_nodes
-from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily, to_nodes
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, scaled, summed
 
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))

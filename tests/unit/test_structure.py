@@ -31,7 +31,6 @@ DOORS = {
     "psutil": {"process/system.py"},
     "pydantic": {"api/mcp_tools.py"},
     "pynvml": {
-        "machine/nvidia/faults.py",
         "machine/nvidia/health.py",
         "machine/nvidia/nvml.py",
         "lab/measure/sampler.py",

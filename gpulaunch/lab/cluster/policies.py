@@ -1,18 +1,275 @@
-"""The mapping policies by name, with the heuristic of magc-2016."""
+"""The mapping policies by name: the heuristic of magc-2016, and one that spreads ranks.
+
+The latter, `multisect`, spreads ranks down a tree so that no link is congested.
+"""
 
 from collections.abc import Callable, Sequence
+from math import inf
 
-from gpulaunch.lab.cluster.bisection import Rows
+from gpulaunch.lab.cluster.bisection import TINY, Rows, bisect, splits
 from gpulaunch.lab.cluster.cluster import Tree
 from gpulaunch.lab.cluster.mapping import (
     MappingProblem,
     Place,
     RankMapping,
+    loads_of_links,
     map_inside,
     nodes_in_use,
 )
-from gpulaunch.lab.cluster.multisect import multisect, to_nodes
-from gpulaunch.lab.cluster.traffic import together
+from gpulaunch.lab.cluster.traffic import RankTraffic, largest_weight, rows_of, scaled, together
+from gpulaunch.records import replace
+
+_STARTS = 8
+"""Vertices at which a bisection begins, if it matters."""
+
+_STARTS_ANEW = 24
+"""Likewise, if two parts are split anew."""
+
+_PARTNERS = 3
+"""Parts with which the most congested one is split anew, before it is left as it is."""
+
+_WORTHWHILE = 0.99
+"""Share of the largest congestion that a split anew must get below, lest there be no end."""
+
+_UNEVEN = 1.05
+"""The largest congestion over the mean, from which parts are evened out."""
+
+
+def spread(
+    rows: Rows, members: Sequence[int], tree: Tree, sizes: Sequence[int], floor: float
+) -> dict[int, int]:
+    """Return the leaf of each member: at every vertex of the tree they are divided below it.
+
+    They are divided by recursive bisection, so that little is cut, and then, where one part's link
+    is more congested than the others', split anew together with another part.
+
+    Args:
+        rows: neighbours of each rank, also those that are not members.
+        members: ranks, as many as the leaves take, or fewer: then each child gets its share.
+        tree: the tree; a leaf is named by its position in `tree.leaves`.
+        sizes: ranks that each leaf takes, 0 for one that is not used.
+        floor: congestion in traffic per GB/s below which nothing is gained.
+    """
+    takes = [0] * len(tree.parents)
+    for leaf, size in zip(tree.leaves, sizes, strict=True):
+        takes[leaf] = size
+    for vertex in range(len(takes) - 1, 0, -1):
+        takes[tree.parents[vertex]] += takes[vertex]
+    used = [[child for child in below if takes[child]] for below in tree.children()]
+    positions = {leaf: position for position, leaf in enumerate(tree.leaves)}
+    found: dict[int, int] = {}
+    work = [(0, list(members))]
+    while work:
+        vertex, part = work.pop()
+        if not used[vertex]:
+            found |= dict.fromkeys(part, positions[vertex])
+        elif len(used[vertex]) == 1:
+            work.append((used[vertex][0], part))
+        else:
+            below, speeds = _ends_of_chains(tree, used, vertex)
+            counts = [takes[lower] for lower in below]
+            if set(counts) == {1} and len(set(speeds)) == 1:  # leaves that are alike
+                found |= zip(part, [positions[leaf] for leaf in below], strict=False)
+            else:
+                work += zip(below, _divide(rows, part, counts, speeds, floor), strict=True)
+    return found
+
+
+def _ends_of_chains(
+    tree: Tree, used: Sequence[Sequence[int]], vertex: int
+) -> tuple[list[int], list[float]]:
+    """Return where ranks below a vertex part again or end, and the bandwidth of the way there.
+
+    Links in a chain have the same load, so that the slowest stands for all.
+    """
+    ends = []
+    speeds = []
+    for child in used[vertex]:
+        end, speed = child, tree.gb_per_s[child]
+        while len(used[end]) == 1:
+            end = used[end][0]
+            speed = min(speed, tree.gb_per_s[end])
+        ends.append(end)
+        speeds.append(speed)
+    return ends, speeds
+
+
+def _divide(
+    rows: Rows,
+    members: Sequence[int],
+    counts: Sequence[int],
+    speeds: Sequence[float],
+    floor: float,
+) -> list[list[int]]:
+    sizes = _shares(counts, len(members))
+    if floor:
+        parts = _multisect(rows, members, sizes, 1)
+        loads, _ = _loads(rows, parts)
+        if max(_congestions(loads, speeds)) <= floor + TINY:
+            return parts
+    parts = _multisect(rows, members, sizes, _STARTS)
+    _even_out(rows, parts, speeds, floor)
+    return parts
+
+
+def _shares(sizes: Sequence[int], count: int) -> list[int]:
+    """Return how many of `count` each gets, in proportion to sizes: the largest remainders more."""
+    total = sum(sizes)
+    shares = [count * size // total for size in sizes]
+    order = sorted(range(len(sizes)), key=lambda i: -(count * sizes[i] % total))
+    for i in order[: count - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _multisect(
+    rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int
+) -> list[list[int]]:
+    if len(sizes) == 1:
+        return [list(members)]
+    middle, first = _middle(sizes)
+    if 0 < first < len(members):
+        _, sides = bisect(_local(rows, members), first, starts)
+    else:
+        sides = [int(not first)] * len(members)
+    halves: tuple[list[int], list[int]] = ([], [])
+    for rank, side in zip(members, sides, strict=True):
+        halves[side].append(rank)
+    return [
+        *_multisect(rows, halves[0], sizes[:middle], starts),
+        *_multisect(rows, halves[1], sizes[middle:], starts),
+    ]
+
+
+def _middle(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return where a list is cut into halves as even as can be, and the sum of the first."""
+    total, first = sum(sizes), 0
+    best = (total + 1, 1, sizes[0])
+    for number, size in enumerate(sizes[:-1], 1):
+        first += size
+        best = min(best, (abs(total - 2 * first), number, first))
+    return best[1:]
+
+
+def _local(rows: Rows, members: Sequence[int]) -> list[list[tuple[int, float]]]:
+    """Return the graph of some ranks alone, numbered in their order."""
+    index = {rank: i for i, rank in enumerate(members)}
+    return [
+        [(index[other], weight) for other, weight in rows[rank] if other in index]
+        for rank in members
+    ]
+
+
+def _loads(
+    rows: Rows, parts: Sequence[Sequence[int]]
+) -> tuple[list[float], list[dict[int, float]]]:
+    """Return what leaves each part, and what it exchanges with each other one; -1 is the rest."""
+    owner = {rank: number for number, part in enumerate(parts) for rank in part}
+    between: list[dict[int, float]] = []
+    for number, part in enumerate(parts):
+        found: dict[int, float] = {}
+        for rank in part:
+            for other, weight in rows[rank]:
+                there = owner.get(other, -1)
+                if there != number:
+                    found[there] = found.get(there, 0.0) + weight
+        between.append(found)
+    return [sum(found.values()) for found in between], between
+
+
+def _congestions(loads: Sequence[float], speeds: Sequence[float]) -> list[float]:
+    return [load / speed for load, speed in zip(loads, speeds, strict=True)]
+
+
+def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], floor: float) -> None:
+    """Split the most congested part anew with another one, as long as that helps."""
+    while True:
+        loads, between = _loads(rows, parts)
+        congestions = _congestions(loads, speeds)
+        most = max(congestions)
+        mean = sum(congestions) / len(congestions)
+        if most <= max(floor, _UNEVEN * mean) + TINY:
+            return
+        one = congestions.index(most)
+        shared = sorted((-weight, other) for other, weight in between[one].items() if other >= 0)
+        trials = [
+            (
+                *_split_anew(rows, (parts[one], parts[other]), (speeds[one], speeds[other])),
+                other,
+            )
+            for _, other in shared[:_PARTNERS]
+        ]
+        best = min(trials, key=lambda trial: trial[0], default=(most, [], [], -1))
+        if best[0] >= _WORTHWHILE * most - TINY:
+            return
+        _, parts[one], parts[best[3]], _ = best
+
+
+def _split_anew(
+    rows: Rows,
+    parts: tuple[list[int], list[int]],
+    speeds: tuple[float, float],
+) -> tuple[float, list[int], list[int]]:
+    """Return the largest congestion of two parts, and the parts that have it."""
+    members = parts[0] + parts[1]
+    local = _local(rows, members)
+    beyond = [
+        sum([weight for _, weight in rows[rank]]) - sum([weight for _, weight in row])
+        for rank, row in zip(members, local, strict=True)
+    ]
+    orders = ((0, 1), (1, 0)) if len(parts[0]) == len(parts[1]) else ((0, 1),)
+    best: tuple[float, list[int], tuple[int, int]] = inf, [], (0, 1)
+    for cut, sides in splits(local, len(parts[0]), _STARTS_ANEW, 1):
+        second = sum([rest for rest, side in zip(beyond, sides, strict=True) if side])
+        loads = cut + sum(beyond) - second, cut + second
+        for order in orders:
+            congestion = max(loads[order[0]] / speeds[0], loads[order[1]] / speeds[1])
+            if congestion < best[0] - TINY:
+                best = congestion, sides, order
+    halves: tuple[list[int], list[int]] = ([], [])
+    for rank, side in zip(members, best[1], strict=True):
+        halves[side].append(rank)
+    return best[0], halves[best[2][0]], halves[best[2][1]]
+
+
+def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int]) -> list[int]:
+    """Return the node of each rank, so that no link of the network is congested.
+
+    Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
+
+    Args:
+        sizes: ranks that each node takes, 0 for one that is not used.
+    """
+    unit = scaled(traffic, largest_weight([traffic]))
+    rows = [*rows_of(unit), *[[]] * (sum(sizes) - traffic.ranks)]
+    found = spread(rows, range(len(rows)), network, sizes, 0.0)
+    return [found[rank] for rank in range(traffic.ranks)]
+
+
+def multisect(problem: MappingProblem) -> RankMapping:
+    """Map by recursive bisection down the trees, refined where links are congested.
+
+    Inside nodes, links that stay below the most congested one of the network get a simple
+    bisection.
+    """
+    unit = largest_weight((problem.cpu, problem.gpu))  # differences of 1e-9 are rounding
+    problem = replace(problem, cpu=scaled(problem.cpu, unit), gpu=scaled(problem.gpu, unit))
+    both = together((problem.cpu, problem.gpu))
+    network = problem.cluster.network
+    nodes = to_nodes(both, network, nodes_in_use(problem))
+    loads = loads_of_links(network, both.edges, [network.leaves[number] for number in nodes])
+    carried = zip(loads, network.gb_per_s, strict=True)
+    floor = max([load / speed for load, speed in carried if speed], default=0.0)
+
+    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        return spread(rows, members, tree, [1] * len(tree.leaves), floor)
+
+    def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))
+        return inside([*rows, *[[]] * len(silent)], [*members, *silent], tree)
+
+    return map_inside(problem, nodes, inside, packed)
+
 
 DEFAULT_MAPPING_POLICY = "multisect"
 

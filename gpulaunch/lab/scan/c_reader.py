@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import install_hint
-from gpulaunch.lab.scan.interfaces import Findings, Use, c_interface, listed
-from gpulaunch.lab.scan.peers import amount_of_count, pattern_of_peers
+from gpulaunch.lab.scan.interfaces import (
+    Findings,
+    Use,
+    amount_of_count,
+    c_interface,
+    listed,
+    pattern_of_peers,
+)
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:

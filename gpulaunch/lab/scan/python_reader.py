@@ -9,8 +9,16 @@ import sys
 import warnings
 
 from gpulaunch.errors import printable
-from gpulaunch.lab.scan.interfaces import Findings, Use, listed, python_interface, python_packages
-from gpulaunch.lab.scan.peers import Amount, names_gradients, pattern_of_peers
+from gpulaunch.lab.scan.interfaces import (
+    Amount,
+    Findings,
+    Use,
+    listed,
+    names_gradients,
+    pattern_of_peers,
+    python_interface,
+    python_packages,
+)
 
 _ASKERS = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "callable", "print", "type"}
 _KEYWORDS = ("dst", "src", "dest", "source", "peer", "group_dst", "group_src")

@@ -8,11 +8,11 @@ from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, Load, OutsideUse
 from gpulaunch.machine.driver_calls import NO_GPU, left_out
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.nvidia import faults, health, nvml, probe
+from gpulaunch.machine.nvidia import health, nvml, probe
 from gpulaunch.process.system import owner_of, program_of
 
 read_health = health.read_health
-watch_faults = faults.watch_faults
+watch_faults = health.watch_faults
 diagnose = probe.diagnose
 
 IDLE_MEMORY_BYTES = 128 << 20
