@@ -72,7 +72,7 @@ class GroupCompanion:
 
 def leave_when_told(argument: str) -> None:
     """Wait, and leave the group of GroupCompanion unless the program says that it has done so."""
-    from gpulaunch.sharing.share_group import ShareGroup  # late: few programs share
+    from gpulaunch.sharing.membership import ShareGroup  # late: few programs share
 
     forget_environment()
     record_reader, uuids, directory = json.loads(argument)
@@ -178,7 +178,7 @@ class HeldLease:
         if os.getpid() == self._owner:
             keeper.release()
             if self._companion:
-                from gpulaunch.sharing.share_group import leave_group  # late: few programs share
+                from gpulaunch.sharing.membership import leave_group  # late: few programs share
 
                 leave_group(keeper.table, keeper.lease)
                 self._companion.dismiss()

@@ -12,7 +12,7 @@ from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
 from gpulaunch.history.forecast import StartRange
 from gpulaunch.history.predict import predicted_starts
-from gpulaunch.launch.launch import Launch, preview, read_snapshot, ticket_of, visible_gpus
+from gpulaunch.launch.launch import Launch, preview, relevant, ticket_of, visible_gpus
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
@@ -86,7 +86,7 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     start = None
     if not granted:
         start = predicted_start(
-            launch, read_snapshot(launch, open_table(private=launch.private, warn=tell), None)
+            launch, relevant(launch, open_table(private=launch.private, warn=tell).peek())
         )
     if options.json:
         from gpulaunch.cli.status import start_document  # late: for --when alone

@@ -130,7 +130,7 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
     """Return the launch after ending MPS daemons without jobs, which keep others off their GPUs."""
     if launch.mps is None or not os.path.isdir(launch.mps.base):
         return launch
-    from gpulaunch.sharing.share_group import sweep  # late: few users share
+    from gpulaunch.sharing.membership import sweep  # late: few users share
 
     if not sweep(launch.mps.base, table):
         return launch

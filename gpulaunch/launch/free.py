@@ -88,7 +88,7 @@ def free(
     with table.locked() as locked:
         locked.sweep(name)
     if isinstance(record, Lease) and record.share:
-        from gpulaunch.sharing.share_group import leave_group  # late: few leases are shared
+        from gpulaunch.sharing.membership import leave_group  # late: few leases are shared
 
         leave_group(table, record)  # its launcher and companions may be long gone
     return record
@@ -97,7 +97,7 @@ def free(
 def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":
     if not isinstance(record, Lease) or record.share is None:
         return None
-    from gpulaunch.sharing.share_group import daemon_of
+    from gpulaunch.sharing.membership import daemon_of
 
     return daemon_of(record)
 

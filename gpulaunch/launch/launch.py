@@ -344,11 +344,6 @@ def state_of(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -
     )
 
 
-def read_snapshot(launch: Launch, table: Table, ticket: Ticket | None) -> Snapshot:
-    """Read the records that concern a launch, without the lock."""
-    return relevant(launch, table.peek(ticket))
-
-
 def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     """Return the records of the launch's machine.
 
@@ -362,7 +357,7 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
 def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWaitError:
     """Return the error of a launch that does not wait; its notes say who has the GPUs now."""
     problem = WouldWaitError(reason, hint)
-    seen = read_snapshot(launch, table, None)
+    seen = relevant(launch, table.peek())
     problem.__notes__ = who_has_what(launch.machine.topology, seen, launch.within)
     return problem
 

@@ -10,7 +10,7 @@ from gpulaunch.decide.decision import State, Wait
 from gpulaunch.decide.needs import leased_until_s, used_outside
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.units import format_duration
-from gpulaunch.launch.launch import Events, Launch, read_snapshot, ticket_of
+from gpulaunch.launch.launch import Events, Launch, relevant, ticket_of
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.record_file import is_alive, record_name
@@ -110,7 +110,7 @@ class PlaceInQueue:
         """
         reason, behind = decision.reason, decision.behind
         if not self._has_slept:
-            self._events.waiting(reason, read_snapshot(self._launch, self._table, self.ticket))
+            self._events.waiting(reason, relevant(self._launch, self._table.peek(self.ticket)))
         self._has_slept = True
         # What is newly followed may have ended before: then decide again.
         if self._listen_to(behind) if behind else self._follow(state.leases):
@@ -242,7 +242,7 @@ class PlaceInQueue:
 
     def _number(self) -> int:
         """Return the launch's place in the queue."""
-        return len(read_snapshot(self._launch, self._table, self.ticket).tickets) + 1
+        return len(relevant(self._launch, self._table.peek(self.ticket)).tickets) + 1
 
     def wake_next(
         self,

@@ -20,8 +20,8 @@ from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
 from gpulaunch.process.system import user_name
+from gpulaunch.sharing.membership import KEPT_S
 from gpulaunch.sharing.mps_daemon import Daemon
-from gpulaunch.sharing.share_group import KEPT_S
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
