@@ -257,7 +257,7 @@ def test_killed_at_every_step_of_waiting(
     certain = [
         "leases.record_file.Draft.publish:os.link#2",
         "launch.place_in_queue.PlaceInQueue._poll:select.poll#1",
-        "child:process.execute.execute:os.exec#1",
+        "child:process.job.execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)
@@ -305,7 +305,7 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 @EVERY
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
     """With CI=true a launcher killed anywhere takes its job with it, and the GPUs are free."""
-    certain = ["process.companion.fork_orphan:os.fork#1", "process.job.Job._reap:os.waitpid#1"]
+    certain = ["process.ending.fork_orphan:os.fork#1", "process.job.Job._reap:os.waitpid#1"]
     steps = traced(
         tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
     )

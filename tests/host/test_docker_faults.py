@@ -222,7 +222,7 @@ def test_killed_at_every_step(tmp_path: Path, docker: Engine, every: int) -> Non
     steps = [step for same in ends.values() for step in dict.fromkeys((same[0], same[-1]))]
     certain = {
         "child:containers.watcher.Watcher._act:os.read#1",
-        "process.companion.Companion.tell:os.write#1",
+        "process.ending.Companion.tell:os.write#1",
     }
     assert certain & set(steps), steps
 

@@ -827,7 +827,7 @@ def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: Mps) -> N
 
 # ----------------------------------------------------------------------------- killed at every step
 
-OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.own_cache.", "process.companion.")
+OURS = ("sharing.mps_daemon.", "sharing.membership.", "files.own_cache.", "process.ending.")
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:
@@ -865,8 +865,8 @@ def test_killed_at_every_step_of_sharing(
             found.setdefault(step.partition("#")[0], []).append(step)
     steps = [step for same in found.values() for step in dict.fromkeys((same[0], same[-1]))]
     certain = {
-        "sharing.share_group.ShareGroup._make_ready:open#1",
-        "sharing.share_group.ShareGroup._end:os.rmdir#1",
+        "sharing.membership.ShareGroup._make_ready:open#1",
+        "sharing.membership.ShareGroup._end:os.rmdir#1",
     }
     assert certain < set(steps)
     steps = some_of(steps, every, certain)
