@@ -10,10 +10,9 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 
-from gpulaunch.lab.cluster.bisection import Rows
 from gpulaunch.lab.cluster.cluster import Tree
 from gpulaunch.lab.cluster.mapping import MappingProblem, RankMapping, map_inside, nodes_in_use
-from gpulaunch.lab.cluster.policies import map_greedily, to_nodes
+from gpulaunch.lab.cluster.policies import Rows, map_greedily, to_nodes
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, summed, together
 
 GMAP = shutil.which("scotch_gmap") or shutil.which("gmap")

@@ -20,11 +20,10 @@ from mapping_problems import (
 from rivals import map_by_strategy_1, map_by_strategy_2
 from values import box, cards, machine, wired_up, wiring
 
-from gpulaunch.lab.cluster.bisection import bisect
 from gpulaunch.lab.cluster.cluster import Cluster, Node, Tree, cpu_tree, gpu_tree
 from gpulaunch.lab.cluster.cluster_file import load_cluster
 from gpulaunch.lab.cluster.mapping import MappingProblem, judge, nodes_in_use
-from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, map_greedily, to_nodes
+from gpulaunch.lab.cluster.policies import MAPPING_POLICIES, bisect, map_greedily, to_nodes
 from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, scaled, summed
 
 ALONE = Tree((-1,), (0.0,), ("n",), (0,))

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from gpulaunch.lab.cluster.bisection import Rows
 from gpulaunch.lab.cluster.cluster import Cluster, Tree, cpu_tree, gpu_tree
-from gpulaunch.lab.cluster.traffic import RankTraffic, rows_of, together
+from gpulaunch.lab.cluster.traffic import RankTraffic, Rows, rows_of, together
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
 

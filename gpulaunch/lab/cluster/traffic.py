@@ -26,6 +26,10 @@ class RankTraffic(Record):
     edges: tuple[Edge, ...]
 
 
+Rows = Sequence[Sequence[tuple[int, float]]]
+"""Neighbours of each vertex, and the weight of the edge to them."""
+
+
 def rows_of(traffic: RankTraffic) -> list[list[tuple[int, float]]]:
     """Return the partners of each rank with what they exchange."""
     rows: list[list[tuple[int, float]]] = [[] for _ in range(traffic.ranks)]
