@@ -6,7 +6,6 @@ Each part that launches need is checked by itself.
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
@@ -28,13 +27,10 @@ from gpulaunch.launch.surroundings import (
 from gpulaunch.leases.environment import MPS_CONTROL
 from gpulaunch.machine.driver import DRIVERS, Finding
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
-from gpulaunch.machine.gpu import gpus_named, gpus_text
+from gpulaunch.machine.gpu import Gpu, gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import as_dict, replace
 from gpulaunch.sharing import mps_daemon as mps
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.gpu import Gpu
 
 _PREFIX = "GPULAUNCH_"
 _NO_SETTINGS = ("STATE_DIR", "PROFILE_DIR", "LEASE", "GPU_COUNT", "BATCH")

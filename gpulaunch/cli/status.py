@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import Document, print_json, warn
 from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_dependent
 from gpulaunch.launch.past import before_queue
 from gpulaunch.launch.surroundings import find_strays, read_containers, read_shown, with_containers
-from gpulaunch.leases.directory import drains_by_gpu
+from gpulaunch.leases.directory import Drain, drains_by_gpu
 from gpulaunch.leases.holders import LeftOver, idle_since_s, left_over_holders
 from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.leases.table import Snapshot
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from gpulaunch.containers.held_leases import Standing
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.history.forecast import StartRange
-    from gpulaunch.history.past_launch import PastLaunch
-    from gpulaunch.leases.directory import Drain
 
 _SLOW_S = 5.0
 """Time between two looks at what costs more, such as health, use outside and containers."""
@@ -128,7 +127,7 @@ class Status:
             ],
         }
 
-    def _gpu(self, gpu: Gpu, mark: "Drain | None") -> Document:
+    def _gpu(self, gpu: Gpu, mark: Drain | None) -> Document:
         holders = _holders_of(gpu, self.seen.leases)
         known = next((one for one in self.health if one.uuid == gpu.uuid), Health(gpu.uuid))
         uses = [use for use in self.machine.outside if use.uuid == gpu.uuid]
@@ -283,7 +282,7 @@ def _end_of(lease: Lease) -> str | None:
         return None
 
 
-def _dependent_document(launch: "PastLaunch") -> Document:
+def _dependent_document(launch: PastLaunch) -> Document:
     return {
         "name": launch.name,
         "user": user_name(launch.user_id),

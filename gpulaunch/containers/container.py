@@ -2,16 +2,13 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE, mps_environment
+from gpulaunch.leases.lease import Share
 from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
-
-if TYPE_CHECKING:  # few launches need these
-    from gpulaunch.leases.lease import Share
-
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """Variable with the GPUs of a container, for NVIDIA's container runtime."""
@@ -183,7 +180,7 @@ def container_variables(
     gpus: Sequence[Gpu],
     driver: str,
     lease_id: str,
-    share: "Share | None" = None,
+    share: Share | None = None,
 ) -> dict[str, str]:
     """Return the variables that a container with GPUs is given.
 
@@ -207,7 +204,7 @@ def container_variables(
 
 
 def container_labels(
-    gpus: Sequence[Gpu], lease_id: str, share: "Share | None" = None, *, later: bool = False
+    gpus: Sequence[Gpu], lease_id: str, share: Share | None = None, *, later: bool = False
 ) -> dict[str, str]:
     """Return the labels by which a container is known to be a lease's.
 

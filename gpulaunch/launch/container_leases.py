@@ -13,6 +13,7 @@ from gpulaunch.launch.acquire import acquire
 from gpulaunch.launch.launch import Events, GpuWatch, Keeper, Launch, over_limit
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import open_table
+from gpulaunch.leases.lease import Share
 from gpulaunch.leases.record_file import Draft, is_alive, record_name
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.wake import wait_until_dead
@@ -25,7 +26,6 @@ from gpulaunch.records import replace
 if TYPE_CHECKING:  # few containers share
     from threading import Event, Thread
 
-    from gpulaunch.leases.lease import Share
     from gpulaunch.sharing.membership import Membership
 
 _TAKE_OVER = b"w"
@@ -57,7 +57,7 @@ class ContainerKeeper(Keeper):
         launch: Launch,
         table: Table,
         record: Draft,
-        share: "Share | None" = None,
+        share: Share | None = None,
         process: Process | None = None,
         *,
         beside_others: bool = False,

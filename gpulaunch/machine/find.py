@@ -6,12 +6,12 @@ Functions that ask the driver raise FailedError where it is missing or fails.
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.files import own_cache
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.driver import DRIVERS
+from gpulaunch.machine.driver import DRIVERS, Build, Driver, FaultWatch, Health, Load, OutsideUse
 from gpulaunch.machine.driver_calls import DriverApart, watched
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
@@ -19,13 +19,6 @@ from gpulaunch.machine.topology import DEFAULT_DRIVER, TableKey, Topology, to_ro
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import Record, field_names, replace
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, Load, OutsideUse
-    from gpulaunch.machine.nvidia import driver as nvidia
-
-    # If the module lacks a function of the interface, mypy reports it here.
-    _shipped: Driver = nvidia
 
 
 class Machine(Record):

@@ -8,21 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Refuse, State
+from gpulaunch.decide.decision import Refuse, Request, State
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.lab.simulate.machines import Ahead, Found, SimulatedJob, SimulatedMachines, ticket_of
 from gpulaunch.lab.simulate.time_model import TimeModel, yardstick_of
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.lease import Lease, Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-
-if TYPE_CHECKING:
-    from gpulaunch.decide.decision import Request
-    from gpulaunch.leases.lease import Ticket
 
 _NONE = -1  # number for no event
 _DIGITS = 9  # of a time: two that differ only by rounding are the same
