@@ -11,8 +11,7 @@ from pathlib import Path
 from gpulaunch.cli.completion import all_parsers
 from gpulaunch.launch.options import SETTINGS
 from gpulaunch.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.profiles.profile import Part, Section
-from gpulaunch.profiles.profile import Profile
+from gpulaunch.profiles.profile import Part, Profile, Section
 
 DOCS = Path(__file__).parent
 
