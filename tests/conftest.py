@@ -157,8 +157,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        # As Python has it: a command that a test has called here has set it to its default, by which
-        # a later test would end this process, when it writes to a job that has gone.
+        # As Python has it. A command that was called here has set it to its default, by which this
+        # process would end as soon as a later test writes to a job that has gone.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 

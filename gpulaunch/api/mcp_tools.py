@@ -21,7 +21,7 @@ import gpulaunch
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.document import is_path
 from gpulaunch.launch.past import find_launch, launch_documents
-from gpulaunch.process.job import clean_environment, own_command
+from gpulaunch.process.system import clean_environment, own_command
 from gpulaunch.profiles.catalog import split_variant
 
 _INSTRUCTIONS = """\

@@ -42,7 +42,7 @@ from gpulaunch.lab.cluster.mapping import (
 from gpulaunch.lab.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
 from gpulaunch.launch.options import one_of
 from gpulaunch.launch.surroundings import read_surroundings, shown_settings
-from gpulaunch.process.job import execute, own_command
+from gpulaunch.process.system import execute, own_command
 from gpulaunch.records import replace
 
 _EPILOG = (

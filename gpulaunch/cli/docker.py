@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.containers.docker.line import read_line
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.process.job import become
+from gpulaunch.process.system import become
 
 if TYPE_CHECKING:
     from gpulaunch.launch.options import Given

@@ -10,15 +10,12 @@ from gpulaunch.decide.decision import Decision, Grant, Refuse, Request, ShareOpt
 from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.units import format_size
-from gpulaunch.history.forecast import StartRange
-from gpulaunch.history.predict import predicted_starts
+from gpulaunch.history.predict import predicted_start
 from gpulaunch.launch.launch import Launch, preview, relevant, ticket_of, visible_gpus
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.holders import name_job
-from gpulaunch.leases.lease import MAX_NUMBER
-from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu, gpus_named
 from gpulaunch.placement.problem import Scores
 from gpulaunch.process.system import user_name
@@ -64,13 +61,6 @@ def explain_on_stderr(launch: Launch, decision: Decision, state: State) -> None:
         draw(table, sys.stderr)
 
 
-def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
-    """Return when a launch will probably start that comes after all tickets of a snapshot."""
-    ticket = ticket_of(launch, "own", MAX_NUMBER)
-    everyone = Snapshot(seen.leases, [*seen.tickets, ticket], seen.unlocked, seen.drained)
-    return predicted_starts(launch.machine, everyone).get(ticket.id)
-
-
 def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -> int:
     """Print when a launch would probably start, and take nothing.
 
@@ -85,9 +75,8 @@ def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -
     granted = isinstance(decision, Grant)
     start = None
     if not granted:
-        start = predicted_start(
-            launch, relevant(launch, open_table(private=launch.private, warn=tell).peek())
-        )
+        seen = relevant(launch, open_table(private=launch.private, warn=tell).peek())
+        start = predicted_start(launch.machine, seen, ticket_of(launch))
     if options.json:
         from gpulaunch.cli.status import start_document  # late: for --when alone
 

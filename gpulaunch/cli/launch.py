@@ -13,7 +13,15 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.files.units import format_duration, format_size
 from gpulaunch.history.line import taken
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
-from gpulaunch.launch.launch import Events, Keeper, Launch, preview, see_again, would_wait
+from gpulaunch.launch.launch import (
+    Events,
+    Keeper,
+    Launch,
+    preview,
+    see_again,
+    ticket_of,
+    would_wait,
+)
 from gpulaunch.launch.listeners import EVENT_VARIABLE, JsonStatus, LaunchInHistory, Notifier
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
@@ -197,9 +205,10 @@ class Reporter(Events):
         if self._talks:
             # Somebody has to read it, since it costs 0.1 s.
             if os.isatty(2) or (self._detachment and self._detachment.pipe is not None):
-                from gpulaunch.cli.explain import predicted_start
+                from gpulaunch.history.predict import predicted_start
 
-                predicted = predicted_start(self._launch, seen)
+                ticket = ticket_of(self._launch)
+                predicted = predicted_start(self._launch.machine, seen, ticket)
                 start = format_start(predicted.from_s, predicted.to_s) if predicted else ""
             then = f"; starts probably {start}" if start else ""
             say("info", f"waiting {place}: {reason}{then}")

@@ -8,7 +8,7 @@ from gpulaunch.cli.output import Document, print_json, rounded
 from gpulaunch.cli.screen import Grid, Parts, Text, draw, figure
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.units import format_duration
-from gpulaunch.lab.plan import read_queue
+from gpulaunch.lab.queue_file import read_queue
 from gpulaunch.profiles.demand import tells_all
 from gpulaunch.sharing.plan import Cost, Plan, PlanSite, make_plan
 

@@ -7,7 +7,7 @@ from gpulaunch.containers.container import HOST_VARIABLES
 from gpulaunch.containers.podman.command import read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.options import Given, Options
-from gpulaunch.process.job import become
+from gpulaunch.process.system import become
 
 
 def main(given: Given, argv: Sequence[str]) -> int:

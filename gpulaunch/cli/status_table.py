@@ -90,7 +90,7 @@ def jobs_table(
 
 
 def _job_cells(record: Document, names: Mapping[str, str], now: datetime) -> dict[str, str | Text]:
-    state = state_of(record, now)
+    state = job_state(record, now)
     return {
         "NAME": names.get(record.get("id", "")) or printable(record["name"] or ""),
         "STATE": Text(state, _STYLES.get(state, "")),
@@ -151,7 +151,7 @@ def job_names(document: Document) -> dict[str, str]:
     return names
 
 
-def state_of(record: Document, now: datetime) -> str:
+def job_state(record: Document, now: datetime) -> str:
     """Return the state of a lease, a ticket or a dependent launch in one or two words."""
     if record.get("left_over_pids"):
         return "left over"
@@ -286,7 +286,7 @@ def _use_cell(
     if held:
         jobs = []
         for lease in held:
-            state = state_of(lease, now)
+            state = job_state(lease, now)
             job = names[lease["id"]]
             if not lease["name"]:
                 job += f" {shlex.join(lease['command'])}"

@@ -19,8 +19,7 @@ from gpulaunch.cli.output import Document
 from gpulaunch.cli.screen import Console, Parts, Text, fitted_lines, make_console
 from gpulaunch.cli.status import StatusReader
 from gpulaunch.cli.status_table import gpus_view, job_in_full, title_of, waiting
-from gpulaunch.process.job import own_command
-from gpulaunch.process.system import user_name
+from gpulaunch.process.system import own_command, user_name
 
 _INTERVAL_S = 1.0
 _CTRL_Z = "\x1a"

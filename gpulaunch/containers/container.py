@@ -73,12 +73,7 @@ class AskedContainer(Record):
 
 
 def cdi_prefixes() -> tuple[str, ...]:
-    """Return the prefixes of GPU names in the Container Device Interface.
-
-    Example:
-        >>> "nvidia.com/gpu=" in cdi_prefixes()
-        True
-    """
+    """Return the prefixes of GPU names, such as "nvidia.com/gpu=", in the Container Device Interface."""
     return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
 
 

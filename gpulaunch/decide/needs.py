@@ -303,10 +303,6 @@ def mean_slowdown(slowdowns: Sequence[float]) -> float:
 
     Args:
         slowdowns: of each job that a placement affects, its time with the others / alone - 1.
-
-    Example:
-        >>> mean_slowdown([0.3, 0.01, 0.0])
-        0.09999999999999999
     """
     if not slowdowns:
         return 0.0

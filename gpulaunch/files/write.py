@@ -96,7 +96,7 @@ def document_text(document: Mapping[str, Any]) -> str:
 
 
 def changed_text(text: str, sections: Mapping[str, Any]) -> str:
-    """Return TOML with other values at its top or in its sections; text around them is kept.
+    """Return valid TOML with other values at its top or in its sections; the rest is kept.
 
     Args:
         sections: by name at the top: a value, a table with its new content, or None for a section

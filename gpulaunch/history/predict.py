@@ -18,6 +18,7 @@ from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
+from gpulaunch.records import replace
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 
@@ -59,6 +60,12 @@ def predicted_starts(
     )
     pairs = zip(tickets, found, strict=True)
     return {ticket.id: start for ticket, start in pairs if start is not None}
+
+
+def predicted_start(machine: Machine, seen: Snapshot, ticket: Ticket) -> StartRange | None:
+    """Return when a launch will probably start that comes after all tickets of a snapshot."""
+    everyone = replace(seen, tickets=[*seen.tickets, ticket])
+    return predicted_starts(machine, everyone).get(ticket.id)
 
 
 def _read_experience(machine: Machine) -> Experience:

@@ -20,7 +20,7 @@ from gpulaunch.launch.launch import (
     assess_after_sleep,
     lease_of,
     see_again,
-    state_of,
+    state_met,
 )
 from gpulaunch.leases.lease import Lease, Share, Ticket
 from gpulaunch.leases.record_file import Draft
@@ -68,7 +68,7 @@ def acquire(
                 # Without the lock the table is not read at one moment: what one job has just
                 # released and what it took before may both seem to be in use.
                 with table.locked(launch.lock_patience_s) as locked:
-                    state = state_of(launch, locked.read(), state.outside)
+                    state = state_met(launch, locked.read(), state.outside)
                 decision = decide(launch.request, state)
             if isinstance(decision, Grant):
                 try:
@@ -159,7 +159,7 @@ def _take(
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             keeper = make(launch, table, record, share)
             with table.locked(launch.lock_patience_s) as locked:
-                now_seen = state_of(
+                now_seen = state_met(
                     launch, locked.read(place.ticket if place else None), state.outside
                 )
                 if replace(now_seen, clock_s=state.clock_s) != state:

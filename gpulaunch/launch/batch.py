@@ -40,9 +40,8 @@ from gpulaunch.launch.free import free
 from gpulaunch.launch.job_file import Task
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.process.libc import ENDING_SIGNALS, end_with_parent, out_of_the_way
-from gpulaunch.process.system import iso, parse_time
+from gpulaunch.process.system import clean_environment, iso, own_command, parse_time
 from gpulaunch.records import Record, as_dict, field_names
 
 _DIGITS = 3  # of seconds

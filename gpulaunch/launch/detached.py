@@ -13,13 +13,12 @@ import re
 import select
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from shutil import which
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gpulaunch.decide.decision import Refuse
 from gpulaunch.errors import (
@@ -43,10 +42,19 @@ from gpulaunch.launch.past import is_running
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.process import Process
 from gpulaunch.process.ending import stand_apart
-from gpulaunch.process.job import clean_environment, own_command
 from gpulaunch.process.libc import ENDING_SIGNALS, out_of_the_way, outlive_parent
-from gpulaunch.process.system import identify, open_process, seconds_since_boot, user_name
+from gpulaunch.process.system import (
+    clean_environment,
+    identify,
+    open_process,
+    own_command,
+    seconds_since_boot,
+    user_name,
+)
 from gpulaunch.records import Record, as_list, replace
+
+if TYPE_CHECKING:
+    import subprocess
 
 _VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""
@@ -322,6 +330,8 @@ def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -
 def _run(
     prefix: Sequence[str], arguments: Sequence[str], told: Detached, log_fd: int
 ) -> tuple["subprocess.Popen[bytes]", FileIO]:
+    import subprocess  # late: the keeper of a reservation does without as long as it sleeps
+
     read_end, write_end = os.pipe()
     told = replace(told, ready_fd=write_end)
     command, environment = [*own_command(), *arguments], clean_environment()

@@ -28,7 +28,7 @@ from gpulaunch.launch.surroundings import (
 from gpulaunch.leases.directory import drains_by_gpu
 from gpulaunch.leases.environment import MpsPlace
 from gpulaunch.leases.holders import name_job, who_has_what
-from gpulaunch.leases.lease import Lease, Share, Ticket
+from gpulaunch.leases.lease import MAX_NUMBER, Lease, Share, Ticket
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record import published
 from gpulaunch.leases.record_file import Draft
@@ -234,8 +234,8 @@ def lease_of(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease
     )
 
 
-def ticket_of(launch: Launch, ticket_id: str, number: int) -> Ticket:
-    """Return the ticket of a launch that this process makes."""
+def ticket_of(launch: Launch, ticket_id: str = "own", number: int = MAX_NUMBER) -> Ticket:
+    """Return the ticket of a launch that this process makes; by default one after all others."""
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
     choosy, job = launch.request.choosy, launch.request.engine_job
     return Ticket(
@@ -320,10 +320,10 @@ def look(
     if outside:  # this reads /proc, which may block on a process that hangs: never under the lock
         leases = records.of(launch.machine).leases
         outside = name_strays(launch.machine.topology, outside, leases)
-    return state_of(launch, records, outside)
+    return state_met(launch, records, outside)
 
 
-def state_of(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -> State:
+def state_met(launch: Launch, records: Snapshot, outside: Sequence[OutsideUse]) -> State:
     """Return the state that a launch meets.
 
     Args:

@@ -17,9 +17,8 @@ from gpulaunch.leases.environment import BATCH_VARIABLE, LEASE_VARIABLE
 from gpulaunch.leases.record import redacted, shortened
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.ending import fork_orphan
-from gpulaunch.process.job import PYTHON_IGNORES, clean_environment
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.process.system import boot_id, iso, this_process
+from gpulaunch.process.system import PYTHON_IGNORES, boot_id, clean_environment, iso, this_process
 from gpulaunch.records import as_list
 
 

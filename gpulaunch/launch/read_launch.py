@@ -20,7 +20,7 @@ from gpulaunch.files.units import format_size
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings
-from gpulaunch.leases.environment import PATIENCE_S, MpsPlace
+from gpulaunch.leases.environment import MPS_PATIENCE_S, MpsPlace
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
@@ -224,7 +224,7 @@ def _find_mps(options: Options, machine: Machine) -> MpsPlace | None:
     if machine.key:
         return None
     base = os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
-    return MpsPlace(base, PATIENCE_S if timeout_s is None else timeout_s)
+    return MpsPlace(base, MPS_PATIENCE_S if timeout_s is None else timeout_s)
 
 
 _SIGNS = (

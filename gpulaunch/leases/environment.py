@@ -1,4 +1,4 @@
-"""The environment variables that a job gets, and the place of the MPS daemons that they name."""
+"""The environment variables that a job gets, and what is known of MPS without its daemons."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ MPS_VARIABLES = (
 MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_SERVER = "nvidia-cuda-mps-server"
 
-PATIENCE_S = 30.0
+MPS_PATIENCE_S = 30.0
 """Time that an MPS server has to become ACTIVE.
 
 It opens every GPU of the group, slowly without the persistence daemon.

@@ -20,7 +20,7 @@ _LATE_S = 60.0  # a lease that is overdue for longer is ended by nobody
 
 
 class Claimant(Protocol):
-    """What comes after tickets in the queue: a request, or another ticket."""
+    """What comes after tickets in the queue, as a request does."""
 
     @property
     def choosy(self) -> bool:
@@ -61,7 +61,10 @@ def competing(tickets: Iterable[Ticket], uuids: Collection[str]) -> list[Ticket]
 
 def last_before(ahead: Sequence[Ticket], later: Claimant, clock_s: float) -> Ticket | None:
     """Return the request that one comes after; None if it is the first of those that compete."""
-    return next((one for one in reversed(ahead) if not _lets_pass(one, later, clock_s)), None)
+    for one in reversed(ahead):
+        if not _lets_pass(one, later.choosy, clock_s):
+            return one
+    return None
 
 
 def barring(
@@ -90,7 +93,7 @@ def barring(
     ahead = [
         ticket
         for ticket in ahead
-        if not _lets_pass(ticket, later, clock_s)
+        if not _lets_pass(ticket, later.choosy, clock_s)
         and not (later.choosy and _lets_smaller_pass(ticket, count, busy_until_s, clock_s))
     ]
     if not later.in_order and later.ends_within_s is not None:
@@ -122,7 +125,7 @@ def first_to_try(
     """
     order = QueueOrder(busy_until_s, clock_s, sharers)
     for ticket in ahead:
-        if not _lets_pass(ticket, None, clock_s):
+        if not _lets_pass(ticket, False, clock_s):
             order.add(ticket)
     for ticket in later:
         is_next = (ticket.step, ticket.user_id) in begun or order.might_start(ticket)
@@ -136,19 +139,14 @@ def leaves_some(ahead: Iterable[Ticket], free: Collection[str], clock_s: float) 
     """Return whether a GPU is free that none of these tickets wants; those are for all."""
     left = set(free)
     for ticket in ahead:
-        if not _lets_pass(ticket, None, clock_s):
+        if not _lets_pass(ticket, False, clock_s):
             left.difference_update(ticket.uuids)
     return bool(left)
 
 
-def _lets_pass(ticket: Ticket, later: Claimant | None, clock_s: float) -> bool:
-    """Return whether a ticket is choosy and lets a request pass whatever that takes.
-
-    Args:
-        later: None for any that is not choosy itself.
-    """
-    is_choosy = later is not None and later.choosy
-    return ticket.choosy and not is_choosy and clock_s < ticket.passable_until_s
+def _lets_pass(ticket: Ticket, is_later_choosy: bool, clock_s: float) -> bool:
+    """Return whether a ticket is choosy and lets a later request pass whatever that takes."""
+    return ticket.choosy and not is_later_choosy and clock_s < ticket.passable_until_s
 
 
 def _lets_smaller_pass(
@@ -189,7 +187,7 @@ class QueueOrder:
         """Add the next ticket; return whether it bars a request that comes after it.
 
         Args:
-            ends_s: when that has ended for certain if it starts now; None if there is none.
+            ends_s: when that has ended for certain if it starts now; None if nobody asks for one.
         """
         is_head = not self._wanted.issuperset(ticket.uuids)
         bars = False

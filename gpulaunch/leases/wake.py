@@ -143,7 +143,7 @@ def wait_until_dead(paths: Iterable[str]) -> None:
 
 
 class Bell:
-    """The bell of a ticket, in the directory of its record, with which it is removed.
+    """The bell of a published ticket, in the directory of its record, with which it is removed.
 
     Args:
         passes: whether the ticket might pass earlier ones that want all that it could have; the

@@ -55,35 +55,30 @@ def watched(report: Callable[[str, int, int], object] = say_slow) -> Iterator[No
     Args:
         report: called in another thread, each second, with a call that has taken so many seconds.
     """
-    over, gone = _thread.allocate_lock(), _thread.allocate_lock()
+    asking, over, gone = _thread.get_ident(), _thread.allocate_lock(), _thread.allocate_lock()
     gone.acquire()
+
+    def watch() -> None:
+        # A signal that this thread received would not interrupt the one that asks.
+        change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+        seen, seconds = None, 0
+        while not over.acquire(timeout=1):
+            waiting = _waiting.get(asking)
+            seconds = seconds + 1 if waiting is seen else 0
+            if waiting:
+                report(*waiting, seconds)
+            seen = waiting
+        gone.release()
+
     try:
         with over:
             try:
-                _thread.start_new_thread(_watch, (_thread.get_ident(), over, gone, report))
+                _thread.start_new_thread(watch, ())
             except RuntimeError:  # too many threads (ulimit -u), or Python shuts down
                 gone.release()
             yield
     finally:
         gone.acquire()  # a launch forks later, which is safe without threads only
-
-
-def _watch(
-    thread: int,
-    over: _thread.LockType,
-    gone: _thread.LockType,
-    report: Callable[[str, int, int], object],
-) -> None:
-    # A signal that this thread received would not interrupt the one that asks.
-    change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
-    seen, seconds = None, 0
-    while not over.acquire(timeout=1):
-        waiting = _waiting.get(thread)
-        seconds = seconds + 1 if waiting is seen else 0
-        if waiting:
-            report(*waiting, seconds)
-        seen = waiting
-    gone.release()
 
 
 class DriverApart:

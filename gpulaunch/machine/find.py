@@ -6,7 +6,8 @@ Functions that ask the driver raise FailedError where it is missing or fails.
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.files import own_cache
@@ -20,6 +21,12 @@ from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import Record, field_names, replace
 
+if TYPE_CHECKING:
+    from gpulaunch.machine.nvidia import driver as nvidia
+
+    # If the module lacks a function of the interface, mypy reports it here.
+    _shipped: Driver = nvidia
+
 
 class Machine(Record):
     """A machine, read once.
@@ -31,7 +38,7 @@ class Machine(Record):
     """
 
     topology: Topology
-    outside: "tuple[OutsideUse, ...]"
+    outside: tuple[OutsideUse, ...]
     key: TableKey | None
     ignored: tuple[str, ...] = ()
 
@@ -77,10 +84,8 @@ def find_machine(
     return Machine(topology, (), TableKey(topology.name, topology.digest or "", path))
 
 
-def load_driver(name: str) -> "Driver":
+def load_driver(name: str) -> Driver:
     """Return the driver of this name in the registry."""
-    from importlib import import_module  # late: described machines do without
-
     driver: Driver = _apart.get(name) or import_module(DRIVERS[name].module)
     return driver
 
@@ -128,7 +133,7 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
     return build.topology
 
 
-def _read_anew(name: str, warn: Callable[[str], None]) -> "Build":
+def _read_anew(name: str, warn: Callable[[str], None]) -> Build:
     build = load_driver(name).read()
     for problem in build.problems:
         warn(problem)
@@ -147,21 +152,21 @@ def look_again(machine: Machine) -> Machine:
     return replace(machine, outside=driver.read_use(machine.topology.gpus, machine.ignored))
 
 
-def read_health(machine: Machine) -> "tuple[Health, ...]":
+def read_health(machine: Machine) -> tuple[Health, ...]:
     """Return the health of the machine's GPUs; of a described machine none is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_health(machine.topology.gpus)
 
 
-def read_load(machine: Machine) -> "tuple[Load, ...]":
+def read_load(machine: Machine) -> tuple[Load, ...]:
     """Return what the machine's GPUs do at this moment; of a described machine nothing is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_load(machine.topology.gpus)
 
 
-def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None":
+def watch_faults(machine: Machine, gpus: Sequence[Gpu]) -> FaultWatch | None:
     """Watch for faults of some GPUs while a job runs; None if nothing tells of any."""
     if machine.key:
         return None
@@ -171,7 +176,7 @@ def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None"
         return None
 
 
-def are_busy(machine: Machine, gpus: "Sequence[Gpu]") -> bool:
+def are_busy(machine: Machine, gpus: Sequence[Gpu]) -> bool:
     """Return whether one of some GPUs is at work right now, or does not tell."""
     return machine.key is not None or load_driver(machine.topology.driver).are_busy(gpus)
 

@@ -276,10 +276,6 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
     Args:
         models: models in order of preference.
         product_name: name that NVML reports; a MIG instance has the figures of its whole card.
-
-    Example:
-        >>> find_gpu_model([], "Tesla V100-SXM2-16GB") is None
-        True
     """
     words = _words(product_name.partition(" MIG ")[0])
 

@@ -204,15 +204,16 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wiring]) -> tuple[Link
         gpus: GPUs by ascending index.
         wire: returns the wiring of two cards by index, the lower one first.
     """
-    on_one_card: Wiring = ("PIX", 0, None, False)
-    wirings = []
+    wirings: list[Wiring | None] = []
     for card, other in combinations(map(attrgetter("card"), gpus), 2):
-        is_one = card == other
-        wirings.append(on_one_card if is_one else wire(min(card, other), max(card, other)))
+        wirings.append(None if card == other else wire(min(card, other), max(card, other)))
     links = []
     for (a, b), wiring in zip(combinations(gpus, 2), wirings, strict=True):
-        first = replace(a, nvswitch_links=0) if wiring is on_one_card else a
-        links.append(connect(first, b, *wiring))
+        if wiring is None:
+            link = connect(replace(a, nvswitch_links=0), b, "PIX", peer_to_peer=False)
+        else:
+            link = connect(a, b, *wiring)
+        links.append(link)
     return tuple(links)
 
 

@@ -264,6 +264,7 @@ def nodes_by_cpus(cpusets: Sequence[frozenset[int]], far: Sequence[Pair]) -> tup
 
     Args:
         cpusets: CPUs next to each GPU; empty if unknown.
+        far: pairs of GPUs whose connection crosses NUMA nodes.
     """
     lists = sorted({cpus for cpus in cpusets if cpus}, key=min)
     overlap = any(a & b for a, b in combinations(lists, 2))

@@ -270,13 +270,13 @@ def machine_tree(topology: Topology) -> Level:
     On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
     tree.
     """
-    card = {gpu.index: gpu.card for gpu in topology.gpus}
+    card_of = {gpu.index: gpu.card for gpu in topology.gpus}
     groups = [
-        Level("GPU", "PIX", (gpu.index,), (card[gpu.index],), (), gpu.numa_node, gpu.cpuset)
+        Level("GPU", "PIX", (gpu.index,), (card_of[gpu.index],), (), gpu.numa_node, gpu.cpuset)
         for gpu in sorted(topology.gpus, key=attrgetter("card"))
     ]
     first: dict[int, int] = {}
-    on_one_card = [(first.setdefault(card[gpu], gpu), gpu) for gpu in card]
+    on_one_card = [(first.setdefault(card, index), index) for index, card in card_of.items()]
     groups = _join_levels(groups, on_one_card, "card", "PIX")
     pairs: dict[PathType, list[tuple[int, int]]] = {}
     for link in topology.links:

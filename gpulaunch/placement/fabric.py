@@ -48,9 +48,8 @@ class Fabric:
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
         nvls: as into_switch, while the switch computes the sum; 0 where it cannot.
         bit: the bit of each position in a mask of GPUs; the first has the largest.
-        positions: the table of positions by mask, filled as they are asked for.
-        effective: as that the table of effective bandwidths: name of the model -> mask -> 1e-6
-            GB/s.
+        positions_of_mask: filled as they are asked for.
+        effective: likewise the effective bandwidths: name of the model -> mask -> 1e-6 GB/s.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -59,7 +58,7 @@ class Fabric:
         self.position = {index: i for i, index in enumerate(self.gpus)}
         count = len(self.gpus)
         self.bit = [1 << count - 1 - i for i in range(count)]
-        self.positions: dict[int, list[int]] = {}
+        self.positions_of_mask: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[tuple[int, int, int, int, int, str], int] = {}
         known: dict[tuple[object, ...], int] = {}

@@ -135,7 +135,7 @@ class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:
-        by: the scores that decide among sets, the first one first; () for the lowest indices.
+        by: the scores that decide among sets, a bandwidth first; () for the lowest indices.
         insensitive_by: the same for jobs whose speed does not depend on their links; None for `by`.
         choose: chooses a set by itself; None where the policy only compares.
         bandwidth_model: the bandwidth model that it goes by unless the user names one.
@@ -163,7 +163,7 @@ _LASTING: tuple[ScoreName, ...] = (
     "sockets",
     "fragmentation",
 )
-_USEFUL: tuple[ScoreName, ...] = ("effective_bandwidth", "fragmentation")
+_USEFUL: tuple[ScoreName, ...] = ("effective_bandwidth", "fragmentation")  # of those not chosen
 
 POLICIES: dict[str, Policy] = {
     # It is also the FCFS of topo-aware-sc17 5.2, which takes the first free GPUs, socket after
@@ -209,36 +209,36 @@ POLICIES: dict[str, Policy] = {
         bandwidth_model="mapa",
     ),
     "topo_aware": Policy(
-        by=_USEFUL,
-        choose=topo_aware,
         help="makes: the most utility to the system, by communication, interference, fragmentation",
         source="topo-aware-sc17 4 ([departures](../decisions/topo-aware.md))",
+        by=_USEFUL,
+        choose=topo_aware,
         goes_by_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),
     "topo_aware_drb": Policy(
-        by=_USEFUL,
-        choose=topo_aware_drb,
         help="makes: what dual recursive bipartitioning of machine and job comes to",
         source="topo-aware-sc17 Algorithms 2 and 3 as published",
+        by=_USEFUL,
+        choose=topo_aware_drb,
         goes_by_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),
     "topo_aware_p": Policy(
-        by=_USEFUL,
-        choose=topo_aware_p,
         help="as `topo-aware`, but it waits while the job's utility is under `min_utility`",
         source="topo-aware-sc17 Algorithm 1",
+        by=_USEFUL,
+        choose=topo_aware_p,
         goes_by_utility=True,
         waits_for_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),
     "best_effort": Policy(
-        by=("aggregate_bandwidth",),
-        choose=best_effort,
         help="makes: the set with the most points out of the best partition of all free GPUs into "
         "such sets",
         source="Kubernetes' GPU device plugin (go-gpuallocator)",
+        by=("aggregate_bandwidth",),
+        choose=best_effort,
         compares_machines_by=("aggregate_bandwidth",),
     ),
 }

@@ -42,10 +42,10 @@ MOST_GROWN = 640_000
 
 def positions(fabric: Fabric, mask: int) -> list[int]:
     """Return the positions of a set, ascending; they are worked out once."""
-    found = fabric.positions.get(mask)
+    found = fabric.positions_of_mask.get(mask)
     if found is None:
         found = [i for i, bit in enumerate(fabric.bit) if mask & bit]
-        fabric.positions[mask] = found
+        fabric.positions_of_mask[mask] = found
     return found
 
 

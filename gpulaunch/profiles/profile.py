@@ -103,8 +103,8 @@ class Part(Key[S]):
         """Return the key itself on the class, and the inner section on a section."""
         if record is None:
             return self
-        table = record.document.get(self.name)
-        return self.section(table) if table else self.empty
+        own = record.document.get(self.name)
+        return self.section(own) if own else self.empty
 
 
 class Number(Key[T]):
@@ -447,13 +447,7 @@ class Profile(Section):
     )
 
     def but(self, **changes: object) -> Profile:
-        """Return a copy with other values; a section's values are merged over the present ones.
-
-        Example:
-            >>> job = Profile({"name": "job", "resources": {"power_w": 9.0}})
-            >>> job.but(resources={"power_w": 8.0}).document
-            {'name': 'job', 'resources': {'power_w': 8.0}}
-        """
+        """Return a copy with other values; a section's values are merged over the present ones."""
         document = dict(self.document)
         for name, value in changes.items():
             before = document.get(name)

@@ -257,7 +257,7 @@ def test_killed_at_every_step_of_waiting(
     certain = [
         "leases.record_file.Draft.publish:os.link#2",
         "launch.place_in_queue.PlaceInQueue._poll:select.poll#1",
-        "child:process.job.execute:os.exec#1",
+        "child:process.system.execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)

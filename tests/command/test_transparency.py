@@ -291,6 +291,6 @@ def test_hang_up(terminal: Terminal, launcher: Launcher, nohup: str, *, survives
 def test_who_takes_our_place_ignores_no_signal() -> None:
     """A program that gpulaunch turns into, as srun, does not ignore what Python ignores."""
     turn = "execute(['grep', 'SigIgn', '/proc/self/status'], dict(os.environb))"
-    code = f"import os; from gpulaunch.process.job import execute; {turn}"
+    code = f"import os; from gpulaunch.process.system import execute; {turn}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[1], 16) == 0

@@ -827,7 +827,10 @@ def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: Mps) -> N
 
 # ----------------------------------------------------------------------------- killed at every step
 
-OURS = ("sharing.mps_daemon.", "sharing.membership.", "files.own_cache.", "process.ending.")
+OURS = (
+    *("sharing.mps_daemon.", "sharing.membership.", "files.own_cache."),
+    *("process.ending.Companion", "process.ending.fork_orphan", "process.ending.stand_apart"),
+)
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:

@@ -15,8 +15,8 @@ from gpulaunch.cli.status_table import (
     gpus_view,
     job_names,
     job_notes,
+    job_state,
     jobs_table,
-    state_of,
     status_table,
     title_of,
     waiting,
@@ -146,11 +146,11 @@ def test_states() -> None:
     ):
         entry = lease_document(lease("a", 0, **fields))
         now = datetime.now(timezone.utc)
-        assert state_of(entry, now) == want
+        assert job_state(entry, now) == want
         entry["stopped"] = True
-        assert state_of(entry, now) == "stopped"
+        assert job_state(entry, now) == "stopped"
         entry["left_over_pids"] = [1]
-        assert state_of(entry, now) == "left over"
+        assert job_state(entry, now) == "left over"
 
 
 def test_gpus_in_rank_order() -> None:

@@ -31,7 +31,7 @@ from gpulaunch.launch.handed_over import hosts_of
 from gpulaunch.launch.read_engine import read_place
 from gpulaunch.launch.surroundings import Surroundings
 from gpulaunch.machine.topology import Topology, part_of_machine, to_rows, topology_of_rows
-from gpulaunch.process.job import own_command
+from gpulaunch.process.system import own_command
 from gpulaunch.records import Record
 
 _CPUS = "/sys/devices/system/cpu"

@@ -1,7 +1,9 @@
-"""The mapping policies by name: the heuristic of magc-2016, and one that spreads ranks.
+"""The mapping policies by name: one that spreads ranks, and the heuristic of magc-2016.
 
-The latter, `multisect`, spreads ranks down a tree so that no link is congested.
+The first part cuts a sparse graph in two parts of given sizes, so that little is cut. By that
+`multisect` spreads ranks down a tree, so that no link is congested.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -412,9 +414,6 @@ def multisect(problem: MappingProblem) -> RankMapping:
     return map_inside(problem, nodes, inside, packed)
 
 
-DEFAULT_MAPPING_POLICY = "multisect"
-
-
 def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
     """Return the position of the leaf of each rank, by Algorithm 1.
 
@@ -508,6 +507,8 @@ def _map_by_magc(problem: MappingProblem) -> RankMapping:
     nodes = to_nodes(both, problem.cluster.network, nodes_in_use(problem))
     return map_inside(problem, nodes, map_greedily, map_greedily)
 
+
+DEFAULT_MAPPING_POLICY = "multisect"
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
     "multisect": multisect,

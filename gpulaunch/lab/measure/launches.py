@@ -23,9 +23,9 @@ from gpulaunch.errors import FailedError, TimedOutError, UsageError
 from gpulaunch.lab.measure.run import STOPPED, Run, run_of
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.process.ending import family, marked_by
-from gpulaunch.process.job import Job, clean_environment, exit_status, own_command
+from gpulaunch.process.job import Job, exit_status
 from gpulaunch.process.libc import ALL_SIGNALS, change_mask, end_with_parent, out_of_the_way
-from gpulaunch.process.system import is_cancelled_by_kill
+from gpulaunch.process.system import clean_environment, is_cancelled_by_kill, own_command
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_daemon import take_off
 

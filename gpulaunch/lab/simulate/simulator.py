@@ -266,6 +266,7 @@ class Simulator:
         Args:
             job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
                 duration.
+            busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 
         Returns:
