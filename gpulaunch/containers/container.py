@@ -73,7 +73,7 @@ class AskedContainer(Record):
 
 
 def cdi_prefixes() -> tuple[str, ...]:
-    """Return the prefixes of GPU names, such as "nvidia.com/gpu=", in the Container Device Interface."""
+    """Return the prefixes of names of GPUs by CDI, such as "nvidia.com/gpu="."""
     return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
 
 
