@@ -254,6 +254,25 @@ def test_a_killed_launcher_leaves_no_lease_without_container(project: Project) -
     project.host.await_free()
 
 
+def test_an_image_is_built_on_the_way(host: Host, tmp_path: Path) -> None:
+    """BuildKit's session, its streams and the sent folder pass the door, and then the lease."""
+    recipe = f"FROM {IMAGE}\nCOPY compose.yaml /sent\nRUN echo built > /made\n"
+    built = {"build": {"context": ".", "network": "none", "dockerfile_inline": recipe}}
+    asks = {
+        **service(**reserved(count=2)),
+        **built,
+        "command": ["sh", "-c", "cat /made; sleep 100"],
+    }
+    del asks["image"]
+    project = Project(host, tmp_path / "builder", {"one": asks})
+    project.up("--build")
+    assert host.do("exec", project.container("one"), "sh", "-c", "cat /made; ls /sent") == (
+        "built\n/sent"
+    )
+    assert project.gpus("one") == project.leased()["builder/one"]
+    project.plain("down", "--rmi", "all", "--timeout", "0")
+
+
 def test_a_wrong_file_is_composes_to_tell(project: Project) -> None:
     """What is wrong with a project is told by compose alone, once, with its status."""
     project.write({"one": {"image": 3}})
