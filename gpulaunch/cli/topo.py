@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json and options.output is not None and not options.measure:
         raise UsageError("--json and -o are given: one of them is enough")
     if options.measure:
-        return measure_links(options.output, as_json=options.json)
+        return _measure_links(options.output, as_json=options.json)
     topology = shown_machine(options.topology, warn).topology
     if options.json:
         print_json(topology_document(topology))
@@ -237,7 +237,7 @@ def _gpus_text(indices: Sequence[int]) -> str:
     return f"GPU{'s' * (len(indices) > 1)} {','.join(map(str, sorted(indices)))}"
 
 
-def measure_links(path: str | None, *, as_json: bool) -> int:
+def _measure_links(path: str | None, *, as_json: bool) -> int:
     """Measure this machine, write its machine file, and print every figure beside the models.
 
     Without a path the file is this user's own of this machine.

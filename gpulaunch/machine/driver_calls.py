@@ -39,7 +39,7 @@ def call(function: Any, gpu: int, *arguments: Any) -> Any:  # noqa: ANN401
         del _waiting[thread]
 
 
-def say_slow(function: str, gpu: int, seconds: int) -> None:
+def _say_slow(function: str, gpu: int, seconds: int) -> None:
     """Say on stderr that a call has not returned, once it has taken PATIENCE_S."""
     if seconds == PATIENCE_S:
         who = "the driver" if gpu == NO_GPU else f"GPU {gpu}"
@@ -49,7 +49,7 @@ def say_slow(function: str, gpu: int, seconds: int) -> None:
 
 
 @contextmanager
-def watched(report: Callable[[str, int, int], object] = say_slow) -> Iterator[None]:
+def watched(report: Callable[[str, int, int], object] = _say_slow) -> Iterator[None]:
     """Report the calls of this thread that take long, until the block ends.
 
     Args:
@@ -119,7 +119,7 @@ class DriverApart:
             if not is_slow:
                 return answer
             function, gpu, seconds = answer
-            say_slow(function, gpu, seconds)
+            _say_slow(function, gpu, seconds)
             if gpu != NO_GPU and seconds >= _LEAVE_S:
                 left_out[gpu] = f"it has not answered {function} for {seconds} s"
                 self._pid = 0

@@ -64,7 +64,7 @@ def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
     return found
 
 
-def most_cut(fabric: Fabric, mask: int) -> int:
+def _most_cut(fabric: Fabric, mask: int) -> int:
     """Return at least the cut of a set.
 
     It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
@@ -81,7 +81,7 @@ def most_cut(fabric: Fabric, mask: int) -> int:
     )
 
 
-def enumerate_sets(
+def _enumerate_sets(
     fabric: Fabric, free: int, count: int, required: int, groups: Sequence[int]
 ) -> list[int] | None:
     """Return all sets of a size that are not alike, as masks.
@@ -164,7 +164,7 @@ def _choose(fabric: Fabric, groups: list[list[list[int]]], count: int) -> list[i
     return [mask for taken, _, mask in found if taken == count]
 
 
-def grow_sets(
+def _grow_sets(
     fabric: Fabric, count: int, required: int, groups: Sequence[int], worth: Callable[[int], int]
 ) -> list[int]:
     """Return sets that grew one GPU at a time, where all sets are too many to compare.
@@ -367,7 +367,7 @@ class PlacementProblem:
     @cached_property
     def _sets(self) -> list[int] | None:
         free, required = self.mask(self.free), self.mask(self.required)
-        return enumerate_sets(self.fabric, free, self.count, required, self._groups)
+        return _enumerate_sets(self.fabric, free, self.count, required, self._groups)
 
     @property
     def too_many(self) -> bool:
@@ -389,7 +389,7 @@ class PlacementProblem:
         masks = self._sets
         if masks is None:
             required, worth = self.mask(self.required), self._worth_of_part(by)
-            masks = grow_sets(self.fabric, self.count, required, self._groups, worth)
+            masks = _grow_sets(self.fabric, self.count, required, self._groups, worth)
         slowest_first = self.is_slowest_first(by)
         names = [name for name in by if self._tells_apart(name)]
         # By the places of scores that are slow to tell: how many sets more are looked at closely.
@@ -505,7 +505,7 @@ class PlacementProblem:
     def _bound(self, name: ScoreName, mask: int) -> int:
         """Return at least a score that is slow to tell."""
         if name not in self._mapped:
-            return most_cut(self.fabric, mask)
+            return _most_cut(self.fabric, mask)
         gpus = positions(self.fabric, mask)
         if name == "effective_bandwidth":
             return self.mapper.most_slowest(gpus)

@@ -169,7 +169,7 @@ def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
     return Key(TableOf(rule), meaning, default={})
 
 
-def check_section(document: object, section: type[Section], where: Where = ()) -> None:
+def _check_section(document: object, section: type[Section], where: Where = ()) -> None:
     """Check a table, and the sections within it.
 
     Raises:
@@ -182,7 +182,7 @@ def check_section(document: object, section: type[Section], where: Where = ()) -
             raise FieldError((*where, name), f"{name}: it is empty")
     for name, key in section.keys.items():
         if isinstance(key, Part) and name in found:
-            check_section(found[name], key.section, (*where, name))
+            _check_section(found[name], key.section, (*where, name))
 
 
 _SLOWDOWN = (0.0, 1e4)
@@ -568,14 +568,14 @@ def check_profile(document: Mapping[str, Any]) -> None:
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
-    check_section(document, Profile)
+    _check_section(document, Profile)
     name = document["name"]
     if not is_askable(name):
         raise FieldError(("name",), f"name: {_NOT_ASKABLE.format(name)}")
     for variant, own in document.get("variants", {}).items():
         if not is_askable(variant) or "," in variant:
             raise FieldError(("variants", variant), f"variants: {_NOT_ASKABLE.format(variant)}")
-        check_section(own, Variant, ("variants", variant))
+        _check_section(own, Variant, ("variants", variant))
 
 
 def check_whole(profile: Profile) -> None:

@@ -241,7 +241,7 @@ def sweep(base: str, table: Table) -> bool:
     return swept
 
 
-def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
+def _group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
     """Return the pipe directory of the group of some GPUs, whose UUIDs ascend.
 
     Each table and each set of GPUs has its own; its name is short, for the path of a socket is.
@@ -334,7 +334,7 @@ def ready_to_share(
         yield share
         return
     directories = [lease.share.pipe_directory for lease in residents if lease.share]
-    own = group_directory(mps.base, table, share.group)
+    own = _group_directory(mps.base, table, share.group)
     directory = next(filter(None, directories), own)
     group = ShareGroup(table, share.group, directory, mps.patience_s)
     try:

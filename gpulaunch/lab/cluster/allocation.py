@@ -232,7 +232,7 @@ def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> Slurm
     return SlurmAllocation(f"slurm {job}", program, nodes)
 
 
-def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
+def _ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
     """Return what each node of an allocation has, by a task on each.
 
     Args:
@@ -338,7 +338,7 @@ def ask_cluster(
     Args:
         network: a topology.conf that is there in place of what Slurm tells.
     """
-    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
+    nodes = tuple(_ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
     gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
     if network is not None:
         tree = tree_of_file(network, gb_per_s)

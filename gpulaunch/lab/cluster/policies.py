@@ -33,7 +33,7 @@ _GOLDEN = 0.6180339887
 _PATIENCE = 8
 """Exchanges without a gain after which a pass gives up."""
 
-TINY = 1e-9
+_TINY = 1e-9
 """Below it, a difference of traffic is rounding."""
 
 
@@ -64,7 +64,7 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
     for start in range(starts):
         gains = alone[:]
         sides = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n, gains)
-        while _run_pass(rows, sides, gains, alone) > TINY:
+        while _run_pass(rows, sides, gains, alone) > _TINY:
             pass
         cut = 0.0
         for gain, least, side in zip(gains, alone, sides, strict=True):
@@ -80,10 +80,10 @@ def bisect(rows: Rows, size: int, starts: int) -> Split:
     best: Split = inf, []
     found = 0
     for cut, sides in splits(rows, size, starts):
-        if cut < best[0] - TINY:
+        if cut < best[0] - _TINY:
             best, found = (cut, sides), 0
-        found += cut < best[0] + TINY
-        if best[0] < TINY or 3 * found > starts:
+        found += cut < best[0] + _TINY
+        if best[0] < _TINY or 3 * found > starts:
             break
     return best
 
@@ -116,7 +116,7 @@ def _run_pass(rows: Rows, sides: list[int], gains: list[float], alone: list[floa
     before = sides[:], gains[:]
     free: tuple[set[int], set[int]] = (set(), set())  # of each side, those with an edge that is cut
     for vertex, (gain, least) in enumerate(zip(gains, alone, strict=True)):
-        if gain > least + TINY:
+        if gain > least + _TINY:
             free[sides[vertex]].add(vertex)
     moved: list[int] = []
     total = best = 0.0
@@ -129,7 +129,7 @@ def _run_pass(rows: Rows, sides: list[int], gains: list[float], alone: list[floa
                 total += gains[vertex]
                 moved.append(vertex)
                 _move(rows, sides, gains, vertex, here, locked)
-        if total > best + TINY and len(moved) % 2 == 0:
+        if total > best + _TINY and len(moved) % 2 == 0:
             best, kept = total, len(moved)
     if not kept:
         sides[:], gains[:] = before
@@ -248,7 +248,7 @@ def _divide(
     if floor:
         parts = _multisect(rows, members, sizes, 1)
         loads, _ = _loads(rows, parts)
-        if max(_congestions(loads, speeds)) <= floor + TINY:
+        if max(_congestions(loads, speeds)) <= floor + _TINY:
             return parts
     parts = _multisect(rows, members, sizes, _STARTS)
     _even_out(rows, parts, speeds, floor)
@@ -331,7 +331,7 @@ def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], floor
         congestions = _congestions(loads, speeds)
         most = max(congestions)
         mean = sum(congestions) / len(congestions)
-        if most <= max(floor, _UNEVEN * mean) + TINY:
+        if most <= max(floor, _UNEVEN * mean) + _TINY:
             return
         one = congestions.index(most)
         shared = sorted((-weight, other) for other, weight in between[one].items() if other >= 0)
@@ -343,7 +343,7 @@ def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], floor
             for _, other in shared[:_PARTNERS]
         ]
         best = min(trials, key=lambda trial: trial[0], default=(most, [], [], -1))
-        if best[0] >= _WORTHWHILE * most - TINY:
+        if best[0] >= _WORTHWHILE * most - _TINY:
             return
         _, parts[one], parts[best[3]], _ = best
 
@@ -367,7 +367,7 @@ def _split_anew(
         loads = cut + sum(beyond) - second, cut + second
         for order in orders:
             congestion = max(loads[order[0]] / speeds[0], loads[order[1]] / speeds[1])
-            if congestion < best[0] - TINY:
+            if congestion < best[0] - _TINY:
                 best = congestion, sides, order
     halves: tuple[list[int], list[int]] = ([], [])
     for rank, side in zip(members, best[1], strict=True):

@@ -54,7 +54,7 @@ _FIELDS = {
 _WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
 
 
-def read_counters(card: nvml.NvmlDevice) -> dict[str, int]:
+def _read_counters(card: nvml.NvmlDevice) -> dict[str, int]:
     """Read those of _FIELDS that a card has, in one call.
 
     Raises:
@@ -79,8 +79,8 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
     found = []
     for gpu in gpus:
         try:
-            card = nvml.card_of(*card_key(gpu))
-            counters = read_counters(card)
+            card = nvml.card_of(*_card_key(gpu))
+            counters = _read_counters(card)
             problems = _find_problems(card, gpu, counters)
             found.append(Health(gpu.uuid, problems, _find_warnings(card, gpu, counters)))
         except nvml.LostGpuError as lost:
@@ -97,11 +97,11 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    card = nvml.card_of(*card_key(gpu)) if gpu.mig else card
-    return "; ".join(_find_problems(card, gpu, read_counters(card))) or None
+    card = nvml.card_of(*_card_key(gpu)) if gpu.mig else card
+    return "; ".join(_find_problems(card, gpu, _read_counters(card))) or None
 
 
-def card_key(gpu: Gpu) -> tuple[str, int]:
+def _card_key(gpu: Gpu) -> tuple[str, int]:
     """Return UUID and index of a GPU's card, which has the health of all its MIG instances."""
     return (gpu.mig.card_uuid if gpu.mig else gpu.uuid, gpu.card)
 
@@ -201,7 +201,7 @@ class XidWatch:
     """
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
-        self._cards = sorted({card_key(gpu) for gpu in gpus})
+        self._cards = sorted({_card_key(gpu) for gpu in gpus})
         self._indices: dict[int, int] = {}  # by the address that is a card's handle
         self._seen: list[tuple[int, int]] = []
         self._some = _thread.allocate_lock()
@@ -261,7 +261,7 @@ class XidWatch:
         ]
         for uuid, index in self._cards if failed else ():
             try:
-                read_counters(nvml.card_of(uuid, index))
+                _read_counters(nvml.card_of(uuid, index))
             except nvml.LostGpuError:
                 lines.append(f"GPU {index} does not answer any more")
         return lines
