@@ -153,7 +153,7 @@ class Request(Record):
 
     @property
     def choosy(self) -> bool:
-        """Whether it may wait although enough GPUs are free that suit it one by one."""
+        """True if it may wait although enough GPUs are free that suit it one by one."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.least_utility > 0
         together = self.required or self.nvlink or self.least_gb_per_s or self.one_numa_node
         return bool(together) or waits_for_utility

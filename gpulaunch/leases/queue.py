@@ -24,11 +24,11 @@ class Claimant(Protocol):
 
     @property
     def choosy(self) -> bool:
-        """Whether it may wait although enough GPUs are free."""
+        """True if it may wait although enough GPUs are free."""
 
     @property
     def in_order(self) -> bool:
-        """Whether it passes nobody, and nobody may pass it."""
+        """True if it passes nobody, and nobody may pass it."""
 
     @property
     def ends_within_s(self) -> float | None:
@@ -94,7 +94,7 @@ def barring(
         ticket
         for ticket in ahead
         if not _lets_pass(ticket, later.choosy, clock_s)
-        and not (later.choosy and _lets_smaller_pass(ticket, count, busy_until_s, clock_s))
+        and not _lets_smaller_pass(ticket, count, busy_until_s, clock_s)
     ]
     if not later.in_order and later.ends_within_s is not None:
         order = QueueOrder(busy_until_s, clock_s)
@@ -152,7 +152,7 @@ def _lets_pass(ticket: Ticket, is_later_choosy: bool, clock_s: float) -> bool:
 def _lets_smaller_pass(
     ticket: Ticket, count: int, busy_until_s: Mapping[str, float], clock_s: float
 ) -> bool:
-    """Return whether a ticket that cannot start lets a smaller request pass, choosy as itself."""
+    """Return whether a choosy ticket that cannot start lets a smaller request pass, choosy too."""
     if not (ticket.choosy and clock_s < ticket.passable_until_s):
         return False
     free = sum(uuid not in busy_until_s for uuid in ticket.uuids)
