@@ -177,10 +177,10 @@ def test_each_is_told_when_it_is_first(launcher: Launcher, wait) -> None:
         assert third.gpus() == EIGHT
 
 
-def test_predicted_starts(launcher: Launcher) -> None:
+def test_predicted_starts(launcher: Launcher, wait) -> None:
     """--when says now, never (2), or a range up to the time limits, as does the line at a terminal.
 
-    It takes nothing.
+    It takes nothing, and comes after those that wait.
     """
     assert launcher.run(*DGX, "--when", "-n", "4").stdout == "now\n"
     assert launcher.run(*DGX, "--when", "-n", "9").returncode == 2
@@ -196,6 +196,10 @@ def test_predicted_starts(launcher: Launcher) -> None:
             assert "; starts probably " in terminal.readline()
         waiter.terminate()
         waiter.communicate()
+        wait(*ALL, "--wait", "--time-limit", "10m")
+        document = json.loads(launcher.run(*DGX, "--when", "-n", "4", "--json").stdout)
+        latest = parse_time(document["predicted_start"]["to"]).timestamp() - time.time()
+        assert 600 < latest < 1200
 
 
 def test_a_log_is_told_once_a_minute(

@@ -149,6 +149,15 @@ def test_one_instance_makes_it_a_ring() -> None:
     assert found == [True, False]
 
 
+def test_instances_of_one_card() -> None:
+    """Two instances share no NVLink: what they exchange is staged in the host's memory."""
+    gpus = cards(2, nvswitch_links=18, **H100)
+    gpus = [replace(gpu, mig=Mig(0, "GPU-0", gpu.index, "3g.40gb")) for gpu in gpus]
+    (link,) = wired_up(gpus, lambda *_: wiring("SYS")).links
+    assert (link.kind, link.peer_to_peer) == ("pcie", False)
+    assert link.bandwidth_gb_per_s == pytest.approx(36)
+
+
 PATHS = {
     "half a slot between sockets of PCIe 4": ("SYS", 4, True, 12),
     "more on PCIe 5, which 35 to 45 is published of": ("SYS", 5, True, 0.78 * 48),
