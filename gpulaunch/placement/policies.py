@@ -188,7 +188,7 @@ POLICIES: dict[str, Policy] = {
     # departures. What is left counts not only now, among free GPUs, but also once those that run
     # have left: else insensitive jobs lie across sockets, and nobody after them gets a whole one.
     # Ties are chosen instead of left to the order of enumeration: what no link tells apart lies on
-    # few sockets, and fills those that others have begun. docs/results/bake-off.md has the worth.
+    # few sockets, and fills those that others have begun. docs/results/bake-off.md measures that.
     "preserve": Policy(
         help="sensitive jobs: effective, lasting, aggregate bandwidth, sockets, fragmentation; "
         "insensitive ones: the last four",
