@@ -70,8 +70,8 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[Planne
     top = checked(document, _QUEUE, required=("gpu", "gpu_memory", "job"))
     if not top["job"]:
         raise FieldError(("job",), "job: there is none")
-    model = _parsed(partial(named_gpu_model, load_gpu_models()), top["gpu"], ("gpu",))
-    memory_bytes = _parsed(parse_size, top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
+    model = _meaning(partial(named_gpu_model, load_gpu_models()), top["gpu"], ("gpu",))
+    memory_bytes = _meaning(parse_size, top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
     capacity = replace(capacity, measured_idle_w=top.get("idle_power_w"))
     usual = Objective()
@@ -102,7 +102,7 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, list[Planne
     return model.name, site, jobs
 
 
-def _parsed(parse: Callable[[str], _Value], text: str, where: Path) -> _Value:
+def _meaning(parse: Callable[[str], _Value], text: str, where: Path) -> _Value:
     """Return what a text of the file means to a function that refuses others."""
     try:
         return parse(text)
@@ -115,13 +115,13 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
     table = checked(entry, _JOB, where=where)
     profile = Profile()
     if "profile" in table:
-        profile = _parsed(load_profile, table["profile"], (*where, "profile"))
+        profile = _meaning(load_profile, table["profile"], (*where, "profile"))
     name = table.get("name", profile.name)
     if not name:
         raise FieldError(where, "job: it has neither a name nor a profile")
     own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
     if "memory" in table:  # rounded up to MiB
-        own["memory_mib"] = -(-_parsed(parse_size, table["memory"], (*where, "memory")) >> 20)
+        own["memory_mib"] = -(-_meaning(parse_size, table["memory"], (*where, "memory")) >> 20)
     known = profile.but(name=profile.name or name, resources=own)
     if known.demand is None or not known.resources.duration_s:
         missing = [key for key, name in _NAMES.items() if name in known.missing_demand]

@@ -171,7 +171,7 @@ class Notifier(Events):
     """What runs a shell command of the user's for each event of a launch, beside this process.
 
     Args:
-        is_awaited: whether nobody looks at the launch, as at a detached one.
+        is_awaited: whether its end is told even if it never got its GPUs, as of a detached launch.
     """
 
     def __init__(self, launch: Launch, command: str, *, is_awaited: bool) -> None:
