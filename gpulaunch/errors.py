@@ -107,12 +107,6 @@ class UsageError(GpulaunchError):
     exit_status = USAGE
 
 
-class FlagError(UsageError):
-    """A flag of docker or podman that these would refuse themselves, with this status."""
-
-    exit_status = FAILED
-
-
 class RefusedError(UsageError):
     """The machine can never grant the request."""
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from gpulaunch.containers.container import HOST_VARIABLES
-from gpulaunch.containers.podman.command import read_command
+from gpulaunch.containers.podman import read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.system import become

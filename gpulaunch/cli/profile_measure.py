@@ -11,7 +11,7 @@ from gpulaunch.cli.launch import Reporter, tell_of
 from gpulaunch.cli.output import say
 from gpulaunch.containers.docker.line import read_line
 from gpulaunch.containers.engines import module_of, runs_containers
-from gpulaunch.containers.podman.command import read_command
+from gpulaunch.containers.podman import read_command
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.units import parse_duration
 from gpulaunch.lab.measure.launches import MeasuredJob

@@ -63,7 +63,7 @@ def _load_docker() -> "type[EngineClient]":
 
 
 def _load_podman() -> "type[EngineClient]":
-    from gpulaunch.containers.podman.client import PodmanClient
+    from gpulaunch.containers.podman import PodmanClient
 
     return PodmanClient
 

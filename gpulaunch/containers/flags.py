@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from gpulaunch.records import Record
 
@@ -29,22 +29,26 @@ class Flag(Record):
         return self.value is None or self.value in _YES
 
 
-def read_flags(words: Sequence[str], at: int, valued: Collection[str]) -> Iterator[Flag]:
-    """Yield the flags up to the first other word; those in a word such as -itv one by one.
+def read_flags(
+    words: Sequence[str], at: int, takes_value: Callable[[str], bool]
+) -> tuple[tuple[Flag, ...], int]:
+    """Return the flags up to the first other word, and the index of that; -itv is three flags.
 
     Args:
-        valued: flags that always take a value, joined or as the next word.
+        takes_value: tells by its name whether a flag always has a value, joined or as next word.
     """
+    flags: list[Flag] = []
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-        found, end = _in_word(words[at], valued), at + 1
+        found, end = _in_word(words[at], takes_value), at + 1
         name, value = found[-1]
-        if value is None and name in valued and end < len(words):
+        if value is None and takes_value(name) and end < len(words):
             found[-1], end = (name, words[end]), end + 1
-        yield from (Flag(name, value, at, end) for name, value in found)
+        flags += (Flag(name, value, at, end) for name, value in found)
         at = end
+    return tuple(flags), at
 
 
-def _in_word(word: str, valued: Collection[str]) -> list[tuple[str, str | None]]:
+def _in_word(word: str, takes_value: Callable[[str], bool]) -> list[tuple[str, str | None]]:
     """Return the flags in a word, each with the value that is joined to it."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
@@ -54,8 +58,8 @@ def _in_word(word: str, valued: Collection[str]) -> list[tuple[str, str | None]]
         name, rest = f"-{letter}", word[at:]
         if rest.startswith("=") and len(rest) > 1:
             return [*found, (name, rest[1:])]
-        found.append((name, (rest or None) if name in valued else None))
-        if name in valued:
+        found.append((name, (rest or None) if takes_value(name) else None))
+        if takes_value(name):
             break
     return found
 

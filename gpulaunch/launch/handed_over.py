@@ -47,7 +47,7 @@ def refuse_sudo(command: Sequence[str]) -> None:
             continue
         # late: few commands are a container's, and hardly any are one through sudo
         from gpulaunch.containers.docker.line import read_line
-        from gpulaunch.containers.podman.command import read_command
+        from gpulaunch.containers.podman import read_command
 
         if engine == "podman":
             meant = read_command(command[at:])

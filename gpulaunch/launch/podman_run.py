@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.podman.client import client_of
-from gpulaunch.containers.podman.command import (
+from gpulaunch.containers.podman import (
     PodmanCommand,
     asked_container,
     asked_gpus,
+    client_of,
     with_gpus,
 )
 from gpulaunch.errors import UsageError, printable

@@ -78,8 +78,8 @@ def read_line(argv: Sequence[str]) -> DockerLine:
     """Read a docker command line; what docker does not understand is left to it."""
     alias = os.path.basename(argv[0])
     argv = (argv[0] if alias == "docker" else "docker", *argv[1:])
-    options = tuple(read_flags(argv, 1, _VALUED))
-    word, at = _find_word(argv, options[-1].end if options else 1)
+    options, begin = read_flags(argv, 1, _VALUED.__contains__)
+    word, at = _find_word(argv, begin)
     return DockerLine(argv, None if alias == "docker" else alias, options, word, at)
 
 
@@ -94,8 +94,7 @@ def _find_word(argv: Sequence[str], begin: int) -> tuple[str, int]:
     if first == "container" and second in _MAKES:
         return second, places[1]
     if first == "compose":
-        at = places[0] + 1
-        at = max((flag.end for flag in read_flags(argv, at, _OF_COMPOSE)), default=at)
+        _, at = read_flags(argv, places[0] + 1, _OF_COMPOSE.__contains__)
         if at < len(argv) and argv[at] in _COMPOSE_MAKES:
             return f"compose {argv[at]}", at
     return "", 0

@@ -1,17 +1,28 @@
-"""A client of this user's Podman, which has no daemon: the program itself is asked.
+"""Podman, which has no daemon: its command lines, read as podman reads them, and a client of it.
 
 Containers are children of conmon, not of podman, and end with their processes. So their ends come
-from pidfds, and podman is asked what they mean (docs/decisions/podman.md).
+from pidfds, and the program is asked what they mean (docs/decisions/podman.md).
 """
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from gpulaunch.containers.container import Container, Image
+from gpulaunch.containers.container import (
+    VISIBLE,
+    Asked,
+    AskedContainer,
+    Container,
+    Image,
+    asked_by_files,
+    asked_by_names,
+    asked_of_other_maker,
+    is_gpu_device,
+    without_kinds,
+)
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -28,15 +39,244 @@ from gpulaunch.containers.engine import (
     NotFoundError,
     RefusedByEngineError,
 )
-from gpulaunch.containers.podman.command import STORE_FLAGS, PodmanCommand, asked_gpus, read_command
+from gpulaunch.containers.flags import Flag, read_flags
 from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.process.system import parse_time, runs, user_name
-from gpulaunch.records import replace
+from gpulaunch.records import Record, replace
+
+_LAUNCHING = frozenset({("run",), ("create",), ("container", "run"), ("container", "create")})
+_STARTING = frozenset({("start",), ("restart",), ("container", "start"), ("container", "restart")})
+_COMPOSE_STARTS = frozenset({"create", "restart", "run", "start", "up", "scale", "watch"})
+
+_ANYWHERE = ("--help", "--noout", "--syslog", "--trace", "--transient-store")
+GLOBAL = frozenset({*_ANYWHERE, "-D", "--debug", "-h", "-r", "--remote", "-v", "--version"})
+"""Flags before the subcommand that take no value, but as --flag=value; all others take one."""
+
+RUN = frozenset(
+    {
+        *_ANYWHERE,
+        *("-d", "--detach", "--disable-content-trust", "--env-host", "--http-proxy", "--init"),
+        *("-i", "--interactive", "--no-healthcheck", "--no-hostname", "--no-hosts"),
+        *("--oom-kill-disable", "--passwd", "--privileged", "-P", "--publish-all", "-q", "--quiet"),
+        *("--read-only", "--read-only-tmpfs", "--replace", "--rm", "--rmi", "--rootfs"),
+        *("--sig-proxy", "--tls-verify", "-t", "--tty", "--unsetenv-all"),
+    }
+)
+"""The same of run and create together: they end at the image, and what follows is untouched."""
+
+START = frozenset(
+    {
+        *_ANYWHERE,
+        *("--all", "-a", "--attach", "-i", "--interactive", "-l", "--latest", "--running"),
+        "--sig-proxy",
+    }
+)
+"""The same of start and restart together."""
+
+_UNNAMED = frozenset({"--all", "--cidfile", "-f", "--filter", "-l", "--latest"})
+"""Flags of start and restart that choose containers without naming them."""
+
+_STORE = frozenset(
+    {
+        *("--db-backend", "--events-backend", "--imagestore", "--module", "--namespace", "--ns"),
+        *("--root", "--runroot", "--storage-driver", "--storage-opt", "--tmpdir"),
+        *("--transient-store", "--volumepath"),
+    }
+)
+"""Flags that say in which store podman looks for containers."""
+
+_REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
+_REMOTE = frozenset({"--url", "-H", "--host", "-c", "--connection"})
+
+
+class PodmanCommand(Record):
+    """A command line of podman.
+
+    Attributes:
+        subcommand: words such as ("run",) or ("container", "run"); one word for those that neither
+            make nor start containers.
+        flags: flags of the subcommand, if it makes or starts containers.
+        flags_end: index after the last flag, and before the -- that may end them.
+    """
+
+    argv: tuple[str, ...]
+    global_flags: tuple[Flag, ...] = ()
+    subcommand: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
+    flags_end: int = 0
+    operands: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Program and subcommand, for messages."""
+        return " ".join(("podman", *self.subcommand))
+
+    @property
+    def launches(self) -> bool:
+        """True if it makes a container that can run; otherwise the client only prints something."""
+        return self.subcommand in _LAUNCHING and bool(self.operands) and not self.says("--help")
+
+    @property
+    def starts(self) -> bool:
+        """True if it starts containers that exist already."""
+        return (
+            self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
+        )
+
+    def says(self, *names: str) -> bool:
+        """Return whether a switch is on; the last one counts."""
+        return next((flag.is_on for flag in reversed(self.flags) if flag.name in names), False)
+
+    def values(self, *names: str) -> list[str]:
+        """Return the values of a flag, in order."""
+        return [flag.value for flag in self.flags if flag.name in names and flag.value is not None]
+
+
+def read_command(argv: Sequence[str]) -> PodmanCommand:
+    """Read a command line of podman; mistakes that podman itself refuses are left to it.
+
+    A flag that is not known here is taken for one with a value.
+
+    Raises:
+        UsageError: start is to start what it does not name, or what compose is to do is not built.
+    """
+    argv = tuple(argv)
+    global_flags, begin = _read_flags(argv, 1, GLOBAL)
+    subcommand = argv[begin : begin + 1]
+    if subcommand == ("compose",) and _COMPOSE_STARTS & {*argv[begin:]}:
+        raise UsageError(
+            "'podman compose' is not built: no leases for its containers",
+            "launch each container with 'gpulaunch podman run', or call podman without gpulaunch",
+        )
+    begin += 1
+    if subcommand == ("container",):
+        more, begin = _read_flags(argv, begin, GLOBAL)
+        if not any(flag.name in ("-h", "--help") for flag in more):
+            subcommand += argv[begin : begin + 1]
+            begin += 1
+        global_flags += more
+    command = PodmanCommand(argv, global_flags, subcommand)
+    if subcommand in _LAUNCHING:
+        flags, at = _read_flags(argv, begin, RUN)
+        operands = argv[at + 1 :] if argv[at : at + 1] == ("--",) else argv[at:]
+        return replace(command, flags=flags, flags_end=at, operands=operands)
+    if subcommand not in _STARTING:
+        return command
+    flags, at, operands = (), begin, ()
+    while at < len(argv):  # its flags may come among the containers, and after them
+        more, at = _read_flags(argv, at, START)
+        flags += more
+        if argv[at : at + 1] == ("--",):
+            operands += argv[at + 1 :]
+            break
+        operands += argv[at : at + 1]
+        at += 1
+    if unnamed := [flag.name for flag in flags if flag.name in _UNNAMED]:
+        raise UsageError(
+            f"{command.title} {unnamed[0]}: which containers that starts, gpulaunch does not know",
+            f"name them: gpulaunch {command.title} CONTAINER",
+        )
+    return replace(command, flags=flags, flags_end=begin, operands=operands)
+
+
+def _read_flags(
+    argv: tuple[str, ...], at: int, switches: Collection[str]
+) -> tuple[tuple[Flag, ...], int]:
+    return read_flags(argv, at, lambda name: name not in switches)
+
+
+def asked_container(command: PodmanCommand) -> AskedContainer:
+    """Return what a run or create command asks for."""
+    policy = next(reversed(command.values("--restart")), "no")
+    return AskedContainer(
+        title=command.title,
+        image=command.operands[0],
+        attached=not command.says("-d", "--detach"),
+        runs=command.subcommand[-1] != "create",
+        restart_policy=policy if policy not in ("", "no") else None,
+        privileged=command.says("--privileged"),
+        variables=tuple(command.values("-e", "--env")),
+        files=tuple(value.partition(":")[0] for value in command.values("--device")),
+    )
+
+
+def asked_gpus(command: PodmanCommand, environment: Mapping[str, str]) -> Asked | None:
+    """Return the GPUs that the flags of a run or create command ask for; None for no word of any.
+
+    The flags are --gpus, --device and -e NVIDIA_VISIBLE_DEVICES. Podman splits the values of the
+    first two at commas, and --gpus names GPUs: --gpus 2 is the GPU with index 2, not two GPUs. No
+    variable of an image counts.
+
+    Args:
+        environment: environment of this process, from which -e without a value copies.
+
+    Raises:
+        UsageError: the flags contradict each other.
+    """
+    lists = command.values("--gpus")
+    devices = [
+        value for value in command.values("--device") if any(map(is_gpu_device, value.split(",")))
+    ]
+    text = " ".join(
+        [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
+    )
+    if lists and devices:
+        raise UsageError(f"{text} both ask for GPUs: say it once")
+    for value in devices:
+        if not _is_gpus_only(value):
+            raise UsageError(f"--device {value}: give the GPUs a --device of their own")
+    if lists or devices:
+        return asked_by_names(without_kinds(",".join(lists or devices)), text)
+    visible = None
+    for assignment in command.values("-e", "--env"):
+        key, equals, value = assignment.partition("=")
+        if key == VISIBLE:
+            visible = value if equals else environment.get(VISIBLE)
+    if visible is not None:
+        return asked_by_names(without_kinds(visible), f"{VISIBLE}={visible}")
+    container = asked_container(command)
+    mounts = command.values("-v", "--volume")
+    return asked_by_files(container.files) or asked_of_other_maker(container, mounts)
+
+
+def _is_gpus_only(devices: str) -> bool:
+    return all(map(is_gpu_device, devices.split(",")))
+
+
+def with_gpus(
+    command: PodmanCommand,
+    uuids: Sequence[str],
+    driver: str,
+    variables: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Return a run or create command for a container that sees these GPUs and no others.
+
+    Everything but its flags about GPUs stays unchanged and in place. What is added comes after the
+    user's flags, since of two assignments to one variable or label the last one counts.
+
+    Args:
+        uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
+    """
+    replaced = set()
+    for flag in command.flags:
+        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or "")):
+            replaced |= set(range(flag.begin, flag.end))
+    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
+    added = []
+    for uuid in uuids:
+        added += ["--device", f"{DRIVERS[driver].cdi_kind}={uuid}"]
+    # An image may say "all", and a hook of NVIDIA's may read it.
+    for name, value in {VISIBLE: "void", **variables}.items():
+        added += ["-e", f"{name}={value}"]
+    for name, value in labels.items():
+        added += ["--label", f"{name}={value}"]
+    return (*kept, *added, *command.argv[command.flags_end :])
+
 
 _LOOK_S = 0.5
 _ID_PREFIX = "podman:"
-_REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
-_REMOTE_FLAGS = frozenset({"--url", "-H", "--host", "-c", "--connection"})
 
 
 class PodmanClient(EngineClient):
@@ -267,7 +507,7 @@ def client_of(command: PodmanCommand) -> PodmanClient:
     for flag in command.global_flags:
         if flag.name in ("-r", "--remote"):
             origin = flag.name if flag.is_on else None
-        elif flag.name in _REMOTE_FLAGS:
+        elif flag.name in _REMOTE:
             origin = f"{flag.name} {printable(flag.value or '')}"
     if origin:
         raise UsageError(
@@ -276,6 +516,6 @@ def client_of(command: PodmanCommand) -> PodmanClient:
         )
     words = [command.argv[0]]
     for flag in (*command.global_flags, *command.flags):
-        if flag.name in STORE_FLAGS:
+        if flag.name in _STORE:
             words += command.argv[flag.begin : flag.end]
     return PodmanClient(words, os.geteuid())

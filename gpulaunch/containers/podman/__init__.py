@@ -1,1 +1,0 @@
-"""Podman behind the protocol of container engines: its flags, its answers, its processes."""
