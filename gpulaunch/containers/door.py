@@ -321,18 +321,8 @@ def _check_length(length: int) -> int:
 
 
 def _words_in(target: str) -> list[str]:
-    """Return the words of a request's path, such as containers and create, without API's version.
-
-    The path may be written as a URL, and with escapes.
-    """
-    path = target.partition("?")[0]
-    if "://" in path:
-        path = path.partition("://")[2].partition("/")[2]
-    if "%" in path:
-        from urllib.parse import unquote  # late: hardly any client escapes one
-
-        path = unquote(path)
-    words = path.removeprefix("/").split("/")
+    """Return the words of a path, such as containers and create, without the API's version."""
+    words = target.partition("?")[0].removeprefix("/").split("/")
     if words[0].startswith("v") and words[0][1:].replace(".", "").isdecimal():
         del words[0]
     return words

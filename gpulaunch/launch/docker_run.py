@@ -27,7 +27,6 @@ from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.create import (
     asked_container,
     asked_gpus,
-    canonical,
     check_sharing,
     with_gpus,
     with_mps,
@@ -130,7 +129,6 @@ class DockerPorter(ContainerLeases):
         self, document: Document, gone: int, send: Callable[[Document], str | None]
     ) -> None:
         try:
-            document = canonical(document)
             labels = document.get("Labels") or {}
             if self._is_of_a_lease(labels):
                 return

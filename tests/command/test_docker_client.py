@@ -23,7 +23,6 @@ from gpulaunch.containers.docker.client import parse_info
 from gpulaunch.containers.docker.create import (
     asked_container,
     asked_gpus,
-    canonical,
     check_sharing,
     with_gpus,
 )
@@ -223,20 +222,6 @@ def test_the_order_inside_counts_anew(
     assert got == {**shown, "GPULAUNCH_LEASE": "L", "GPULAUNCH_GPU_COUNT": str(len(indices))}
     uuids = ",".join(f"GPU-{index}" for index in indices)
     assert container_labels(gpus, "L") == {"io.gpulaunch.gpus": uuids, "io.gpulaunch.lease": "L"}
-
-
-def test_names_in_any_case() -> None:
-    """The engine reads them as Go does, and so does the door; what users name stays as it is."""
-    asked = {
-        "image": "img",
-        "LABELS": {"image": "1"},
-        "hostconfig": {"devicerequests": [{"driver": "cdi", "deviceids": ["nvidia.com/gpu=all"]}]},
-    }
-    assert canonical(asked) == {
-        "Image": "img",
-        "Labels": {"image": "1"},
-        "HostConfig": {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]},
-    }
 
 
 def test_versions_that_start_cdi_devices_again() -> None:

@@ -36,35 +36,6 @@ _DRIVER_CAPABILITIES = frozenset(
 )
 
 
-_NAMES = {
-    name.lower(): name
-    for name in (
-        *("AttachStderr", "AttachStdout", "Env", "HostConfig", "Image", "Labels", "Tty", "User"),
-        *("Binds", "DeviceRequests", "Devices", "IpcMode", "Mounts", "Privileged"),
-        *("RestartPolicy", "Runtime", "Tmpfs", "UsernsMode"),
-        *("Capabilities", "Count", "DeviceIDs", "Driver", "Name", "PathOnHost"),
-    )
-}
-_WITH_NAMES = ("DeviceRequests", "Devices", "HostConfig", "RestartPolicy")
-
-
-def canonical(document: Document) -> dict[str, Any]:
-    """Return a request with the names that matter here as the API writes them.
-
-    The engine reads JSON as Go does, without regard to case; of two that differ only in it the last
-    one counts.
-    """
-    found: dict[str, Any] = {}
-    for key, value in document.items():
-        name = _NAMES.get(key.lower(), key)
-        if name in _WITH_NAMES and isinstance(value, dict):
-            value = canonical(value)  # noqa: PLW2901
-        elif name in _WITH_NAMES and isinstance(value, list):
-            value = [canonical(one) for one in value]  # noqa: PLW2901
-        found[name] = value
-    return found
-
-
 def asked_container(document: Document, title: str) -> AskedContainer:
     """Read what matters to GPUs.
 
