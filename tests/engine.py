@@ -27,14 +27,18 @@ IMAGE = "bb:1"
 GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(8))
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 PATIENCE_S = 30
+_PROGRAMS = ("dockerd", "docker", "containerd", "containerd-shim-runc-v2")
 
 
 def why_not() -> str | None:
     """Return what this machine lacks for an engine; None if nothing."""
     if os.geteuid() != 0:
         return "needs root to start a Docker Engine"
-    programs = ("dockerd", "docker", "containerd", "containerd-shim-runc-v2", "runc", "setpriv")
-    missing = [program for program in programs if not shutil.which(program, path=SEARCHED)]
+    missing = [
+        program
+        for program in (*_PROGRAMS, "runc", "setpriv")
+        if not shutil.which(program, path=SEARCHED)
+    ]
     if missing:
         return f"not installed: {', '.join(missing)}"
     # The loader's path is in the first page, if any.
@@ -100,16 +104,16 @@ def root_file_system() -> bytes:
     return archive.getvalue()
 
 
-def link_compose(configuration: Path) -> None:
-    """Let clients with this configuration find docker compose, if .ci/docker-engine unpacked it.
+def link_plugin(configuration: Path, name: str) -> None:
+    """Let clients with this configuration find a plugin, if .ci/docker-engine unpacked it.
 
-    An installed client finds an installed docker compose by itself.
+    An installed client finds an installed one by itself.
     """
-    plugin = shutil.which("docker-compose", path=SEARCHED)
+    plugin = shutil.which(name, path=SEARCHED)
     if plugin:
         folder = configuration / "cli-plugins"
-        folder.mkdir()
-        (folder / "docker-compose").symlink_to(plugin)
+        folder.mkdir(exist_ok=True)
+        (folder / name).symlink_to(plugin)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -144,6 +148,7 @@ class Engine:
         cdi: the CDI specification, at first of GPUS; write_cdi_spec changes it.
         settings: of daemon.json, for the next start.
         path: folders that the daemon's PATH starts with, for the next start.
+        also_at: address at which it listens besides, for the next start; None for none.
         process: dockerd, once started.
     """
 
@@ -158,6 +163,7 @@ class Engine:
         self._calls = self.directory / "hook.jsonl"
         self.process: subprocess.Popen[bytes] | None = None
         self.path: list[Path] = []
+        self.also_at: str | None = None
         self.settings: dict[str, Any] = {
             "features": {"cdi": True},
             "cdi-spec-dirs": [str(self.cdi.parent)],
@@ -171,6 +177,8 @@ class Engine:
             "runtimes": {},
         }
         self._daemon = shutil.which("dockerd", path=SEARCHED) or "dockerd"
+        self._before = [self._daemon]
+        self._identity: dict[str, Any] = {}
         beside = Path(self._daemon).parent / "docker"
         client = beside if beside.exists() else Path(shutil.which("docker") or "docker")
         config = self.directory / "client"
@@ -228,16 +236,19 @@ class Engine:
         ready_path.unlink(missing_ok=True)
         root = self.directory / "root"
         root.mkdir(exist_ok=True)
-        if not root.is_mount():  # a container on a disk takes a third longer
+        if not root.is_mount() and not self._identity:  # a container on a disk takes a third longer
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=False)
         # The hard way to end a test run, SIGKILL to pytest, must not leave a daemon behind either.
-        command = ["setpriv", "--pdeathsig", "TERM", self._daemon, "--config-file", config]
+        command = ["setpriv", "--pdeathsig", "TERM", *self._before, "--config-file", config]
         command += ["--host", self.host, "--pidfile", self.directory / "pid"]
         command += ["--data-root", root, "--exec-root", self.directory / "exec"]
+        command += ["--host", self.also_at] if self.also_at else []
         path = ":".join(map(str, (*self.path, Path(self._daemon).parent, SEARCHED)))
         environment = {"PATH": path, "HOME": str(self.directory), "NOTIFY_SOCKET": str(ready_path)}
+        environment["XDG_RUNTIME_DIR"] = str(self.directory)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("ab") as log:
             ready.bind(str(ready_path))
+            ready_path.chmod(0o777)
             self.process = subprocess.Popen(
                 command,
                 env=environment,
@@ -245,6 +256,7 @@ class Engine:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                **self._identity,
             )
             self._await_ready(ready)
         if not self._has_image:
@@ -461,6 +473,37 @@ class Engine:
         containerd.unlink(missing_ok=True)
         (self.directory / "pid").unlink(missing_ok=True)
         self.process = None
+
+
+class RootlessEngine(Engine):
+    """A user's own engine, without root and cgroups, in the host's network.
+
+    Raises:
+        EngineError: this machine has no rootlesskit.
+    """
+
+    def __init__(self, uid: int) -> None:
+        super().__init__()
+        programs = self.directory / "programs"  # a user may not see where the tests' own lie
+        programs.mkdir()
+        for name in (*_PROGRAMS, "docker-init", "rootlesskit", "rootlesskit-docker-proxy"):
+            found = shutil.which(name, path=SEARCHED)
+            if not found:
+                raise EngineError(f"not installed: {name}")
+            shutil.copy(found, programs)
+        self.environment["PATH"] = f"{programs}:{SEARCHED}"
+        self.path.append(programs)
+        self.settings |= {"storage-driver": "vfs"}
+        self._identity = {"user": uid, "group": uid, "extra_groups": []}
+        # As docker's own dockerd-rootless.sh has it.
+        self._daemon = str(programs / "dockerd")
+        kit = [str(programs / "rootlesskit"), f"--state-dir={self.directory}/rootlesskit"]
+        kit += ["--net=host", "--copy-up=/etc", "--copy-up=/run", "sh", "-c"]
+        inside = 'rm -f /run/docker /run/containerd; exec "$@"'
+        self._before = [*kit, inside, "sh", self._daemon, "--rootless"]
+        (self.directory / "root").mkdir()
+        for path in (self.directory, self.directory / "root", self.directory / "client"):
+            os.chown(path, uid, uid)
 
 
 def _belongs(pid: int, directory: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import SEARCHED, link_compose
+from engine import SEARCHED, link_plugin
 from recording_engine import RecordingEngine
 from toml_parser import tomllib
 from values import box, cases
@@ -87,7 +87,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     if not program:
         pytest.skip("no docker client is installed")
     directory = tmp_path_factory.mktemp("docker")
-    link_compose(directory)
+    link_plugin(directory, "docker-compose")
     client = Client(program, directory)
     yield client
     client.engine.close()

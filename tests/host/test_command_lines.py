@@ -19,7 +19,7 @@ import command_lines
 import pytest
 from command_lines import CommandLine
 from conftest import DGX, Launcher, held
-from engine import SEARCHED, link_compose
+from engine import SEARCHED, link_plugin
 from recording_engine import RecordingEngine
 
 UUIDS = [f"GPU-dgx1-v100-{index}" for index in range(8)]
@@ -58,7 +58,7 @@ class Session:
     def __init__(self, home: Path, launcher: Launcher) -> None:
         self.engine = RecordingEngine(home)
         self.engine.answers = dict(ANSWERS)
-        link_compose(home)
+        link_plugin(home, "docker-compose")
         self.home = self.folder = home
         self.launcher = launcher
         self.launcher.environment["PATH"] += f":{SEARCHED}"

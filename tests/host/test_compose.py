@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Launcher, until
-from engine import IMAGE, Engine, link_compose
+from engine import IMAGE, Engine, link_plugin
 from test_docker import TOLD_BY_NVML, Host, started
 
 pytest_plugins = ("fake_nvml",)
@@ -101,7 +101,7 @@ def host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]:  # no
     """Yield a DGX-1 that NVML tells of, with docker compose; it ends up free."""
     host = Host(launcher, docker, TOLD_BY_NVML, ())
     host.environment["GPULAUNCH_GRACE"] = "0.1s"
-    link_compose(Path(host.environment["DOCKER_CONFIG"]))
+    link_plugin(Path(host.environment["DOCKER_CONFIG"]), "docker-compose")
     if host.plain("compose", "version").returncode:
         pytest.skip("not installed: docker compose")
     yield host

@@ -629,7 +629,8 @@ def test_contexts(host: Host) -> None:
     del host.environment["DOCKER_CONTEXT"]
     host.do("context", "use", "there")
     assert not host.dry("docker", "run", IMAGE)[0]
-    host.environment["DOCKER_HOST"] = local  # counts more than what is in use
+    assert not host.dry("docker", "-c", "", "run", IMAGE)[0]  # none is named
+    host.environment["DOCKER_HOST"] = f" {local}"  # counts more than what is in use
     assert host.dry("docker", "run", IMAGE)[0]
 
 

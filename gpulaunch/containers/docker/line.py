@@ -109,24 +109,41 @@ def socket_of(line: DockerLine) -> str:
     """
     context, host = line.option("-c", "--context"), line.option("-H", "--host")
     named = os.environ.get(DOCKER_VARIABLE)
-    if context is None and host is None and not named:
+    if not context and host is None and not named:
         context = os.environ.get("DOCKER_CONTEXT") or _current_context(line)
-    if context not in (None, "", "default"):
+    if context and context != "default":
         return _local_path(_host_of_context(line, context), f"docker context {printable(context)}")
-    if host is not None:
-        return _local_path(host, f"-H {printable(host)}")
-    return _local_path(
-        named or f"unix://{DOCKER_SOCKET}", f"{DOCKER_VARIABLE}={printable(named or '')}"
-    )
+    if host is None:
+        path = _local_path(named or "", f"{DOCKER_VARIABLE}={printable(named or '')}")
+    else:
+        path = _local_path(host, f"-H {printable(host)}")
+    # Where nothing else names an engine, docker looks for one with TLS at a port.
+    options = [
+        flag.name
+        for flag in line.options
+        if flag.name == "--tlsverify" or (flag.name == "--tls" and flag.is_on)
+    ]
+    variables = [
+        f"{name}={printable(os.environ[name])}"
+        for name in ("DOCKER_TLS", "DOCKER_TLS_VERIFY")
+        if os.environ.get(name)
+    ]
+    if options or variables:
+        raise _elsewhere(f"{[*options, *variables][0]} is for an engine with TLS, which")
+    return path
 
 
 def _local_path(host: str, origin: str) -> str:
+    host = host.strip() or f"unix://{DOCKER_SOCKET}"
     if host.startswith("unix://"):
         # A relative path counts from the working directory, as docker reads it.
         return os.path.abspath(host.removeprefix("unix://") or DOCKER_SOCKET)
-    raise UsageError(
-        f"{origin} is no Unix socket, so its engine may be on another machine, "
-        "whose GPUs are not this one's",
+    raise _elsewhere(f"{origin} is no Unix socket, so its engine")
+
+
+def _elsewhere(what: str) -> UsageError:
+    return UsageError(
+        f"{what} may be on another machine, whose GPUs are not this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DOCKER_SOCKET,
     )
 
