@@ -22,7 +22,6 @@ class Boxes:
     """
 
     title, program = "Box Engine", "boxer"
-    id_prefix = ""
     cannot_share = None
     address_variable = "BOX_HOST"
     ways = frozenset({"cdi"})
@@ -39,14 +38,11 @@ class Boxes:
     def known(self, _user_id: int) -> list["Boxes"]:
         return [self]
 
-    def exists(self) -> bool:
-        return True
-
     def within(self, _seconds: float) -> "Boxes":
         return self
 
     def info(self) -> Info:
-        return Info("box-1", "1.0")
+        return Info("boxer:1", "1.0")
 
     def ways_into(self, _info: Info, _topology: Topology) -> list[str]:
         return ["cdi", "runtime", "gpus"]

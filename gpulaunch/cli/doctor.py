@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.containers.container import AskedContainer
-from gpulaunch.containers.engine import NO_WAY, QUESTION_S, EngineClient, describe_way
-from gpulaunch.containers.engines import all_engines
+from gpulaunch.containers.engine import (
+    NO_WAY,
+    QUESTION_S,
+    EngineClient,
+    ForbiddenError,
+    LateError,
+    NoAnswerError,
+    describe_way,
+)
+from gpulaunch.containers.engines import ENGINES
 from gpulaunch.decide.decision import Unfit
 from gpulaunch.errors import FailedError, GpulaunchError, counted, nearest, printable
 from gpulaunch.history.line import taken
@@ -208,7 +216,8 @@ def _check_health(machine: Machine) -> list[Finding]:
 
 def _check_engines(settings: Options, machine: Machine | None) -> Iterator[Finding]:
     """Check the engines; what keeps another than the first from working is only a warning."""
-    for place, engine in enumerate(all_engines()):
+    for place, load in enumerate(dict.fromkeys(ENGINES.values())):
+        engine = load()
         for finding in _run(engine.title, _check_engine(engine, settings, machine, place == 0)):
             is_problem = place > 0 and finding.state == "problem"
             yield replace(finding, state="warning") if is_problem else finding
@@ -218,13 +227,16 @@ def _check_engine(
     engine: type[EngineClient], settings: Options, machine: Machine | None, is_first: bool
 ) -> Iterator[Finding]:
     program, client = engine.program, engine.usual()
-    if not client.exists():
+    try:
+        info = client.within(QUESTION_S).info()
+    except (ForbiddenError, LateError):
+        raise
+    except NoAnswerError:
         text = f"none at {client.address}, so 'gpulaunch {program} run' will not work"
         hint = f"start it, or set {engine.address_variable}; other launches do without"
         if is_first:
             yield Finding(engine.title, "warning", text, hint)
         return
-    info = client.within(QUESTION_S).info()
     yield Finding(engine.title, "ok", f"{info.version} at {client.address}")
     if machine:
         offered = client.ways_into(info, machine.topology)

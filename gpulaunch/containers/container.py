@@ -23,6 +23,7 @@ _OTHER_LISTS = (
 """Variables with the GPUs of a container, for other makers' runtimes."""
 
 _DEVICE_FILE = "/dev/nvidia"
+_MOST_GPUS = 1024
 
 
 class Asked(Record):
@@ -39,6 +40,14 @@ class Asked(Record):
     devices: tuple[str, ...] = ()
     nothing: bool = False
     of_other_maker: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The GPUs by index or UUID, of a count of N those from 0; or "all", alone."""
+        if self.number == "all":
+            return ("all",)
+        # Source: moby daemon/devices_nvidia_linux.go.
+        return self.devices or tuple(map(str, range(min(int(self.number or 0), _MOST_GPUS))))
 
 
 class AskedContainer(Record):
@@ -247,7 +256,6 @@ class Container(Record):
         shares: whether it was made to share its GPUs.
         given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted; or
             "all", which says nothing of their use.
-        pid: pid of its first process, as the host counts; 0 if it does not run.
         watched: pids of the processes whose end changes its state.
         is_for_later: whether it holds its GPUs before its first start, however long that takes.
         service: project and service of compose, as PROJECT/SERVICE; None for a container of its
@@ -265,7 +273,6 @@ class Container(Record):
     created_at: str = ""
     shares: bool = False
     given: tuple[str, ...] = ()
-    pid: int = 0
     watched: frozenset[int] = frozenset()
     is_for_later: bool = False
     service: str | None = None

@@ -15,7 +15,7 @@ from gpulaunch.containers.container import LEASE_LABEL, Container, Image
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.driver import DRIVERS
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 ANSWER_S = 10.0
 """Seconds that an engine has for an answer."""
@@ -111,7 +111,6 @@ class EngineClient(ABC):
 
     Attributes:
         title: name of the engine in messages, such as Docker Engine.
-        id_prefix: start of its engines' ids, which no other engine's ids have; "" if it has none.
         address_variable: environment variable that gives its client the engine's address.
         cannot_share: reason why its containers cannot share GPUs through MPS, or None if they can.
         ways: the members of WAYS that it can have.
@@ -120,14 +119,12 @@ class EngineClient(ABC):
     title: str
     program: str
     address_variable: str
-    id_prefix = ""
     cannot_share: str | None = None
     ways: frozenset[str]
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._answer_s, self._until_s = ANSWER_S, float("inf")
-        self._lease_of: dict[str, str | None] = {}
 
     @classmethod
     @abstractmethod
@@ -147,10 +144,6 @@ class EngineClient(ABC):
         An engine that is named in a record is never asked: requests in this user's name would go
         there.
         """
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Return whether there is something at the address."""
 
     def within(self, seconds: float) -> "EngineClient":
         """Return a client of the same engine with a limit for all its answers together.
@@ -192,23 +185,8 @@ class EngineClient(ABC):
         """Return what an image says of its containers; None if it is not here."""
 
     @abstractmethod
-    def inspect(self, name: str) -> Container | None:
-        """Return a container by name or id, with all of its labels."""
-
     def container(self, name: str) -> Container | None:
-        """Return a container by name or id, or None.
-
-        docker commit makes an image with the container's labels, and each container of that image
-        has them, too. Those labels are left out.
-        """
-        found = self.inspect(name) if name else None
-        if found and found.lease_id:
-            if found.image_id not in self._lease_of:  # an image's labels never change
-                image = self.image(found.image_id)
-                self._lease_of[found.image_id] = image.labels.get(LEASE_LABEL) if image else None
-            if self._lease_of[found.image_id] == found.lease_id:
-                return replace(found, lease_id=None, uuids=(), shares=False)
-        return found
+        """Return a container by name or id, or None; labels of its image's do not count."""
 
     def container_of(self, lease_id: str, container_id: str | None = None) -> Container | None:
         """Return the container of a lease, in whatever state it is; None if there is none.

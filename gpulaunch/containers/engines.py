@@ -3,7 +3,6 @@
 import os
 import re
 from contextlib import suppress
-from itertools import starmap
 from typing import TYPE_CHECKING
 
 from gpulaunch import containers
@@ -16,44 +15,37 @@ if TYPE_CHECKING:  # few launches need these
 
 
 _SYSTEM_FILES = ("/etc/containers/storage.conf", "/usr/share/containers/storage.conf")
+_ROOT = re.compile(r'^\s*(?:graphroot|rootless_storage_path)\s*=\s*"(.+?)"', re.MULTILINE)
 
 
 def podman_has_containers() -> bool:
-    """Return whether this user's Podman has containers, running or not; every launch asks this."""
-    root = _find_root()
-    with suppress(OSError):
-        for name in os.listdir(root):  # the list is in a folder of the storage driver's
-            for part in ("containers", "volatile-containers"):  # those of run --rm are volatile
-                path = f"{root}/{name}/{part}.json"
-                if os.path.exists(path) and os.path.getsize(path) > len("[]"):
-                    return True
+    """Return whether this user's Podman may have containers; every launch asks this.
+
+    All places are looked at that some file of settings names: which of them counts, podman tells.
+    Source: containers/storage, types/options.go.
+    """
+    own = os.environ.get("CONTAINERS_STORAGE_CONF")
+    home = _directory("XDG_CONFIG_HOME", "~/.config")
+    roots = [
+        "/var/lib/containers/storage",
+        f"{_directory('XDG_DATA_HOME', '~/.local/share')}/containers/storage",
+    ]
+    for file in filter(None, (own, f"{home}/containers/storage.conf", *_SYSTEM_FILES)):
+        with suppress(OSError), open(file, errors="replace") as settings:
+            found = _ROOT.findall(settings.read(1 << 16))
+            roots += (os.path.expandvars(one.replace("$UID", str(os.geteuid()))) for one in found)
+    for root in roots:
+        with suppress(OSError):
+            for name in os.listdir(root):  # the list is in a folder of the storage driver's
+                for part in ("containers", "volatile-containers"):  # of run --rm are volatile
+                    path = f"{root}/{name}/{part}.json"
+                    if os.path.exists(path) and os.path.getsize(path) > len("[]"):
+                        return True
     return False
-
-
-def _find_root() -> str:
-    """Return the directory of Podman's store. Source: containers/storage, types/options.go."""
-    is_root, own = os.geteuid() == 0, os.environ.get("CONTAINERS_STORAGE_CONF")
-    key = "graphroot" if is_root else "rootless_storage_path"
-    rows = [] if own else [(file, key) for file in _SYSTEM_FILES]
-    if own or not is_root:
-        file = own or f"{_directory('XDG_CONFIG_HOME', '~/.config')}/containers/storage.conf"
-        rows = [(file, key), (file, "graphroot"), *rows]
-    usual = "/var/lib" if is_root else _directory("XDG_DATA_HOME", "~/.local/share")
-    return next(filter(None, starmap(_read_setting, rows)), f"{usual}/containers/storage")
 
 
 def _directory(variable: str, usual: str) -> str:
     return os.environ.get(variable) or os.path.expanduser(usual)
-
-
-def _read_setting(file: str, key: str) -> str:
-    """Return the value of a key in a file of Podman's settings; "" if it is not there."""
-    try:
-        with open(file, errors="replace") as settings:
-            found = re.search(rf'^\s*{key}\s*=\s*"(.+?)"', settings.read(1 << 16), re.MULTILINE)
-    except OSError:
-        return ""
-    return os.path.expandvars(found[1].replace("$UID", str(os.geteuid()))) if found else ""
 
 
 def _load_docker() -> "type[EngineClient]":
@@ -100,11 +92,6 @@ def module_of(path: str) -> str:
     return f"gpulaunch.cli.{program.removeprefix('nvidia-')}"
 
 
-def all_engines() -> "list[type[EngineClient]]":
-    """Return every engine that is built, without duplicates."""
-    return [load() for load in dict.fromkeys(ENGINES.values())]
-
-
 def clients_at_hand() -> "list[EngineClient]":
     """Return a client of each engine here that this user may ask.
 
@@ -113,26 +100,20 @@ def clients_at_hand() -> "list[EngineClient]":
     """
     found: list[EngineClient] = []
     paths = [
+        os.environ.get(containers.DOCKER_VARIABLE, "").removeprefix("unix://"),
         containers.DOCKER_SOCKET,
         containers.ROOTLESS_DOCKER_SOCKET.format(user_id=os.geteuid()),
     ]
-    named = os.environ.get(containers.DOCKER_VARIABLE, "")
-    if named.startswith("unix://"):
-        paths.insert(0, named.removeprefix("unix://"))
-    seen = set()
-    for path in paths:
-        if os.access(path, os.W_OK) and (place := os.path.realpath(path)) not in seen:
-            from gpulaunch.containers.docker.client import DockerClient  # late: few have docker
+    usable = (os.path.realpath(path) for path in paths if os.access(path, os.W_OK))
+    for path in dict.fromkeys(usable):
+        from gpulaunch.containers.docker.client import DockerClient  # late: few have docker
 
-            seen.add(place)
-            found.append(DockerClient(path))
+        found.append(DockerClient(path))
     if podman_has_containers():
         found += _load_podman().known(os.geteuid())
     return found
 
 
-def engines_of(engine_id: str) -> "list[type[EngineClient]]":
-    """Return the engines that an id in a lease may belong to, by its start."""
-    engines = all_engines()
-    named = [one for one in engines if one.id_prefix and engine_id.startswith(one.id_prefix)]
-    return named or [one for one in engines if not one.id_prefix]
+def engine_of(engine_id: str) -> "type[EngineClient]":
+    """Return the engine that an id in a lease belongs to: podman's ids begin with its name."""
+    return ENGINES.get(engine_id.partition(":")[0], _load_docker)()

@@ -8,7 +8,6 @@ their end means. docs/decisions/docker.md has the reasons.
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import chain
 
 from gpulaunch.containers.container import Container
 from gpulaunch.containers.engine import (
@@ -19,7 +18,7 @@ from gpulaunch.containers.engine import (
     ForbiddenError,
     NoAnswerError,
 )
-from gpulaunch.containers.engines import engines_of
+from gpulaunch.containers.engines import engine_of
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process import Process
@@ -39,7 +38,6 @@ It looks every 3 s at least while no process tells of a start, and may take 2 s 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
 
-_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 60.0  # a pid that was seen may be another process's by then
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 _LOOK_S = 0.01
@@ -118,8 +116,8 @@ def _find_standing(
 ) -> tuple[Standing, EngineClient | None]:
     """Return a lease's standing, and a client of its engine if that answers."""
     problems = []
-    engines = engines_of(lease.engine or "")
-    for client in chain.from_iterable(engine.known(lease.user_id) for engine in engines):
+    engine = engine_of(lease.engine or "")
+    for client in engine.known(lease.user_id):
         key = client.title, client.address
         if key not in asked:
             limited = client.within(patience_s)
@@ -137,8 +135,8 @@ def _find_standing(
                 asked[key] = limited, problem
         if isinstance(answer, FailedError):
             problems.append(answer)
-    titles = " or ".join(engine.title for engine in engines)
-    text = "; ".join(problem.message for problem in problems) or f"its {titles} does not run here"
+    text = "; ".join(problem.message for problem in problems)
+    text = text or f"its {engine.title} does not run here"
     forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
     return Standing(holds=True, container=None, problem=text, forbidden=forbidden), None
 
@@ -161,7 +159,6 @@ class Followed:
         self._since_s = time.time() - _MARGIN_S
         self._seen = False
         self._ended_by_us = False
-        self._failures = 0
         self._look_s = _LOOK_S
 
     def has_ended(self, *, or_only_made: bool = False) -> bool:
@@ -232,8 +229,8 @@ class Followed:
             except FailedError:
                 if is_pointless():
                     return
-                time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
-                self._failures += 1
+                self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+                time.sleep(self._look_s)
 
     def _find(self) -> Container | None:
         client = self._client
@@ -254,7 +251,6 @@ class Followed:
             if command and not state_of(command):
                 command, ended_s = None, time.monotonic()
             found = self._find()
-            self._failures = 0
             wait_s = self._pause_s(found, command, ended_s)
             if wait_s <= 0:
                 # It may have been started between two answers.

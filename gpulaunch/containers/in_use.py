@@ -24,8 +24,8 @@ _OWN_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 _LEAST_S = 0.01
 _not_before_s: dict[str, float] = {}
 
-_Facts = tuple[str | None, tuple[str, ...], int]
-"""What stays the same while a container runs: lease_id, names and pid of RunningContainer."""
+_Facts = tuple[str | None, tuple[str, ...], tuple[int, ...]]
+"""What stays the same while a container runs: lease_id, names and pids of RunningContainer."""
 
 
 class RunningContainer(Record):
@@ -37,7 +37,7 @@ class RunningContainer(Record):
         lease_id: id of the lease that it was made under, or None.
         names: the GPUs that it was given: UUIDs if gpulaunch made it, else names as its flags have
             them, or "all", without being meant to have them for itself.
-        pid: pid of its first process, as the host counted when it was first seen; or 0.
+        pids: of its first processes, as the host counted when it was first seen.
         uuids: UUIDs of those GPUs of the machine that it was given one by one.
         is_here: whether this process runs in it.
     """
@@ -47,7 +47,7 @@ class RunningContainer(Record):
     program: str
     lease_id: str | None
     names: tuple[str, ...]
-    pid: int
+    pids: tuple[int, ...]
     uuids: tuple[str, ...] = ()
     is_here: bool = False
 
@@ -60,8 +60,8 @@ class RunningContainer(Record):
         """
         if self.is_here:
             return []
-        who, pids = f"container {self.name} ({self.program})", (self.pid,) if self.pid else ()
-        return [OutsideUse(uuid, who, pids) for uuid in self.uuids]
+        who = f"container {self.name} ({self.program})"
+        return [OutsideUse(uuid, who, self.pids) for uuid in self.uuids]
 
     def is_of(self, lease: Lease) -> bool:
         """Return whether a lease is this container's."""
@@ -112,7 +112,8 @@ def _ask_engines(
             for container_id, name in limited.names().items():
                 found = known.get(container_id)
                 if not found and (one := limited.container(container_id)):
-                    found = one.lease_id, one.uuids if one.lease_id else one.given, one.pid
+                    names = one.uuids if one.lease_id else one.given
+                    found = one.lease_id, names, tuple(one.watched)
                 if found:
                     facts[container_id] = found
                     shown = printable(name)
@@ -136,8 +137,8 @@ def _load_known() -> dict[str, _Facts]:
     """
     known: dict[str, _Facts] = {}
     with suppress(OSError, ValueError, TypeError):
-        for container_id, (lease_id, names, pid) in own_cache.load(_CACHE).items():
-            known[container_id] = lease_id, tuple(map(str, names)), int(pid)
+        for container_id, (lease_id, names, pids) in own_cache.load(_CACHE).items():
+            known[container_id] = lease_id, tuple(map(str, names)), tuple(map(int, pids))
     return known
 
 

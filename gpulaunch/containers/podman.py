@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpulaunch.containers.container import (
+    LEASE_LABEL,
     VISIBLE,
     Asked,
     AskedContainer,
@@ -74,9 +75,6 @@ START = frozenset(
 )
 """The same of start and restart together."""
 
-_UNNAMED = frozenset({"--all", "--cidfile", "-f", "--filter", "-l", "--latest"})
-"""Flags of start and restart that choose containers without naming them."""
-
 _STORE = frozenset(
     {
         *("--db-backend", "--events-backend", "--imagestore", "--module", "--namespace", "--ns"),
@@ -120,9 +118,7 @@ class PodmanCommand(Record):
     @property
     def starts(self) -> bool:
         """True if it starts containers that exist already."""
-        return (
-            self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
-        )
+        return self.subcommand in _STARTING and not self.says("-h", "--help")
 
     def says(self, *names: str) -> bool:
         """Return whether a switch is on; the last one counts."""
@@ -139,7 +135,7 @@ def read_command(argv: Sequence[str]) -> PodmanCommand:
     A flag that is not known here is taken for one with a value.
 
     Raises:
-        UsageError: start is to start what it does not name, or what compose is to do is not built.
+        UsageError: start names nothing, or what compose is to do is not built.
     """
     argv = tuple(argv)
     global_flags, begin = _read_flags(argv, 1, GLOBAL)
@@ -172,12 +168,13 @@ def read_command(argv: Sequence[str]) -> PodmanCommand:
             break
         operands += argv[at : at + 1]
         at += 1
-    if unnamed := [flag.name for flag in flags if flag.name in _UNNAMED]:
+    command = replace(command, flags=flags, flags_end=begin, operands=operands)
+    if command.starts and not operands:
         raise UsageError(
-            f"{command.title} {unnamed[0]}: which containers that starts, gpulaunch does not know",
+            f"{command.title}: which containers that starts, gpulaunch does not know",
             f"name them: gpulaunch {command.title} CONTAINER",
         )
-    return replace(command, flags=flags, flags_end=begin, operands=operands)
+    return command
 
 
 def _read_flags(
@@ -191,9 +188,9 @@ def asked_container(command: PodmanCommand) -> AskedContainer:
     policy = next(reversed(command.values("--restart")), "no")
     return AskedContainer(
         title=command.title,
-        image=command.operands[0],
+        image="".join(command.operands[:1]),
         attached=not command.says("-d", "--detach"),
-        runs=command.subcommand[-1] != "create",
+        runs="create" not in command.subcommand,
         restart_policy=policy if policy not in ("", "no") else None,
         privileged=command.says("--privileged"),
         variables=tuple(command.values("-e", "--env")),
@@ -276,7 +273,6 @@ def with_gpus(
 
 
 _LOOK_S = 0.5
-_ID_PREFIX = "podman:"
 
 
 class PodmanClient(EngineClient):
@@ -288,7 +284,6 @@ class PodmanClient(EngineClient):
     """
 
     title, program = "Podman", "podman"
-    id_prefix = _ID_PREFIX
     address_variable = "CONTAINERS_STORAGE_CONF"
     cannot_share = "podman's containers do not share GPUs yet"
     ways = frozenset({"cdi"})
@@ -308,12 +303,6 @@ class PodmanClient(EngineClient):
         """Return a client of the user's store, which answers nobody else."""
         return [cls((cls.program,), user_id)]
 
-    def exists(self) -> bool:
-        """Return whether the program is there."""
-        from shutil import which  # late: for doctor only
-
-        return which(self._words[0]) is not None
-
     def info(self) -> Info:
         """Return podman's description of itself."""
         answer = self._ask("info", "--format", "json")
@@ -321,22 +310,20 @@ class PodmanClient(EngineClient):
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
-        if not name:  # of a container that was made by --rootfs
-            return None
         try:
             content = self._ask("image", "inspect", "--format", "json", "--", name)
         except RefusedByEngineError:
             return None
         return self._parse(content, lambda answer: parse_image(answer[0]))
 
-    def inspect(self, name: str) -> Container | None:
-        """Return a container by name or id, with all of its labels."""
+    def container(self, name: str) -> Container | None:
+        """Return a container by name or id, or None."""
         try:
             content = self._ask("container", "inspect", "--format", "json", "--", name)
         except NotFoundError:
             return None
         found = self._parse(content, lambda answer: parse_inspected(answer[0], time.time()))
-        if found.state in ("running", "paused") and not any(map(runs, found.watched)):
+        if found.state not in ("created", "exited") and not any(map(runs, found.watched)):
             # Its conmon was killed, and nobody told podman of the container's end.
             found = replace(found, state="dead")
         return found
@@ -427,15 +414,11 @@ RESTART_S = 4.0
 
 _STATES = {
     "configured": "created",
-    "created": "created",
     "initialized": "created",
-    "running": "running",
     "stopping": "running",
-    "paused": "paused",
     "stopped": "exited",
-    "exited": "exited",
-    "removing": "removing",
 }
+"""Those of podman's states that docker does not have, as docker's."""
 
 _CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _FIRST_WITH_CDI = (4, 1)
@@ -448,36 +431,23 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
         now_s: the time, in seconds since 1970.
     """
     state = document["State"]
-    status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
-    made_by, given = _read_creation(document["Config"])
+    status = _STATES.get(state["Status"], state["Status"])
     found = parse_container({**document, "State": {**state, "Status": status}})
+    labels: list[str] = []
+    given: tuple[str, ...] = ()
+    with suppress(UsageError):
+        command = read_command(document["Config"].get("CreateCommand") or ("podman",))
+        labels = command.values("-l", "--label")
+        asked = asked_gpus(command, {})
+        given = asked.names if asked else ()
+    if f"{LEASE_LABEL}={found.lease_id}" not in labels:  # podman commit gives an image all labels
+        found = replace(found, lease_id=None, uuids=())
     restarts = found.restarts
     if restarts and status == "exited":
         # A policy acts at once or, as after podman stop, never.
         restarts = now_s - parse_time(state["FinishedAt"]).timestamp() < RESTART_S
     pids = {checked_pid(state.get(name)) for name in ("Pid", "ConmonPid")}
-    return replace(
-        found,
-        # Nothing starts a container of podman run once that is over.
-        has_failed=status == "created" and made_by == "run",
-        is_for_later=made_by == "create",
-        restarts=restarts,
-        given=given,
-        watched=frozenset(pids - {0}),
-    )
-
-
-def _read_creation(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the subcommand that made a container, and the GPUs that its flags asked for."""
-    try:
-        command = read_command(config.get("CreateCommand") or ("podman",))
-        asked = asked_gpus(command, {})
-    except UsageError:
-        return "", ()
-    made_by = "".join(command.subcommand[-1:])
-    if asked is None:
-        return made_by, ()
-    return made_by, ("all",) if asked.number == "all" else asked.devices
+    return replace(found, restarts=restarts, given=given, watched=frozenset(pids - {0}))
 
 
 def _parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
@@ -487,10 +457,9 @@ def _parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
     if not isinstance(root, str) or not root.startswith("/"):
         raise ValueError(root)
     return Info(
-        id=f"{_ID_PREFIX}{user_id}:{root}",
+        id=f"podman:{user_id}:{root}",
         version=version,
         cdi_directories=_CDI_DIRECTORIES if numbers >= _FIRST_WITH_CDI else (),
-        security=("rootless",) if answer["host"]["security"]["rootless"] else (),
     )
 
 

@@ -160,7 +160,7 @@ class DockerPorter(ContainerLeases):
         if shares(launch):
             user = image.user if image else None
             ids = os.geteuid(), os.getegid()
-            check_sharing(document, container, self.client.title, *ids, user, info.security)
+            check_sharing(document, container, *ids, user, info.security)
         launch = self._among_its_project(launch, labels)
         self._look(launch)
         if image is None:
@@ -298,7 +298,7 @@ def door_of_lease(path: str, environment: Mapping[str, str]) -> dict[str, str | 
         engine = DockerClient.usual()
     except GpulaunchError:  # another machine's
         return {}
-    if not engine.exists():
+    if not os.path.exists(engine.address):
         return {}
     door, porters = Door(engine.address), []
 

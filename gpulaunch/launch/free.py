@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.engines import engines_of
+from gpulaunch.containers.engines import engine_of
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.units import format_duration
 from gpulaunch.history.past_launch import LEAST_CHARACTERS
@@ -113,11 +113,9 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
     try:
         client = client_of_lease(lease)
     except FailedError as problem:
-        variables = " or ".join(
-            engine.address_variable for engine in engines_of(lease.engine or "")
-        )
+        variable = engine_of(lease.engine or "").address_variable
         gone = f"if that is gone for good, rm {table.path_of(lease)}"
-        hint = f"set {variables} to its engine's socket; {gone}"
+        hint = f"set {variable} to its engine's socket; {gone}"
         raise FailedError(problem.message, hint) from None
     daemon = _daemon_of(lease)
     container = client.container_of(lease.id, lease.container)

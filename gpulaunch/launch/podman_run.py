@@ -84,9 +84,10 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
         lease_id, argv = keeper.lease.id, command.argv
         if not command.starts:
             gpus = keeper.grant.gpus
-            variables = container_variables(asked_container(command), gpus, driver, lease_id)
+            container = asked_container(command)
+            variables = container_variables(container, gpus, driver, lease_id)
             _, uuids = leases.way_inside(keeper)
-            labels = container_labels(gpus, lease_id)
+            labels = container_labels(gpus, lease_id, later=not container.runs)
             argv = with_gpus(command, uuids, driver, variables, labels)
         job = keeper.job
         assert job  # noqa: S101  it came with the lease

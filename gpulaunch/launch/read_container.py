@@ -56,7 +56,10 @@ def read_container_launch(
         if asked.nothing and named:
             raise UsageError(f"{named} asks for GPUs, but {asked.text} for none")
         return None
-    if "share" not in options.given and (client.cannot_share or not container.runs):
+    cannot_share = client.cannot_share
+    if not container.runs:
+        cannot_share = f"{container.title}: only {client.program} run shares GPUs"
+    if "share" not in options.given and cannot_share:
         options = options.but(share=(container.title, "false"))  # `share = true` of the settings
     wanted = _merge_asked_gpus(options, client.program, asked)
     if asked and asked.number == "all":
@@ -77,8 +80,8 @@ def read_container_launch(
             )
         endless = replace(launch.request, ends_within_s=None)
         launch = replace(launch, time_limit_s=None, request=endless)
-    if client.cannot_share and shares(launch):
-        raise UsageError(client.cannot_share, "launch it without --share")
+    if cannot_share and shares(launch):
+        raise UsageError(cannot_share, "launch it without --share")
     return replace(
         launch,
         container=ContainerLaunch(

@@ -30,14 +30,14 @@ def test_its_standing_is_asked_of_it(boxes: Boxes, state: str) -> None:
     """A lease stays for as long as its container holds GPUs, as the engine's client tells."""
     box = replace(BOX, state=state)
     boxes.lists = [[box, replace(box, lease_id="other")]]
-    got = standings_of([lease("L", 0, engine="box-1")])
+    got = standings_of([lease("L", 0, engine="boxer:1")])
     assert got == {"L": Standing(holds=state == "running", container=box, problem=None)}
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
     """A lease's keeper sleeps until the engine's events and answers say the container is gone."""
     boxes.lists = [[BOX], [BOX], []]
-    followed = Followed(ContainerLaunch(boxes, "box-1", "cdi"), "L")
+    followed = Followed(ContainerLaunch(boxes, "boxer:1", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, followed.has_ended()) == ([[]], True)
 
@@ -47,7 +47,7 @@ def test_a_restart_keeps_the_lease(boxes: Boxes) -> None:
     exited = [replace(BOX, state="exited")]
     boxes.lists = [[BOX], exited, exited, [BOX], exited, []]
     boxes.told = ["stop", "stop", "start"]
-    followed = Followed(ContainerLaunch(boxes, "box-1", "cdi"), "L")
+    followed = Followed(ContainerLaunch(boxes, "boxer:1", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, len(boxes.told)) == ([[]], 1)
 
@@ -55,7 +55,7 @@ def test_a_restart_keeps_the_lease(boxes: Boxes) -> None:
 def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> None:
     """While another engine answers, a keeper asks again only until its lease is removed."""
     removed = [True, False]
-    followed = Followed(ContainerLaunch(boxes, "box-2", "cdi"), "L")
+    followed = Followed(ContainerLaunch(boxes, "boxer:2", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, removed.pop)
     assert removed == []
 

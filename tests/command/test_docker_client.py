@@ -255,7 +255,6 @@ def test_which_containers_share(
         check_sharing(
             document,
             asked_container(document, f"docker {line.split(maxsplit=1)[0]}"),
-            "Docker Engine",
             around.get("user_id", 1000),
             100,
             None if image_user == "absent" else image_user,

@@ -6,7 +6,7 @@ Nothing here starts a container.
 import re
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from conftest import DGX, Launcher
 from toml_parser import tomllib
 
-from gpulaunch.containers.container import Asked
+from gpulaunch.containers.container import Asked, Container
 from gpulaunch.containers.podman import (
     GLOBAL,
     RUN,
@@ -67,33 +67,40 @@ def test_refused(launcher: Launcher, line: str, message: str) -> None:
     assert (done.returncode, done.stdout, first) == (2, "", f"gpulaunch: error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("status", "made_by", "policy", "exit_status", "holds"), CASES["states_that_hold"]
-)
-def test_which_states_hold_gpus(
-    status: str, made_by: str, policy: str, exit_status: int, holds: bool
-) -> None:
-    """Podman's states and policies say whether a container holds its GPUs."""
-    state = {"Status": status, "Pid": 5, "ConmonPid": 4, "ExitCode": exit_status}
-    made_with = {
-        "Labels": None,
-        "CreateCommand": ["podman", *made_by.split(), "--gpus", "2", "bb:1"],
+def inspected(command: Sequence[str] | None, **more: Any) -> Container:
+    """Return how a container is read that a command line made, or something else than one."""
+    state = {"Status": "running", "Pid": 5, "ConmonPid": 4, "ExitCode": 0}
+    document = {
+        "Id": "c" * 64,
+        "Name": "x",
+        "Created": "2026-11-23T07:34:47.279572591Z",
+        "Image": "i" * 64,
+        "RestartCount": 0,
+        "HostConfig": {"RestartPolicy": {"Name": more.pop("policy", ""), "MaximumRetryCount": 0}},
+        "Config": {"Labels": {"io.gpulaunch.lease": "L"}, "CreateCommand": command},
+        "State": {**state, "FinishedAt": "2026-11-23T07:35:00Z", **more},
     }
-    found = parse_inspected(
-        {
-            "Id": "c" * 64,
-            "Name": "x",
-            "Created": "2026-11-23T07:34:47.279572591Z",
-            "Image": "i" * 64,
-            "RestartCount": 0,
-            "HostConfig": {"RestartPolicy": {"Name": policy, "MaximumRetryCount": 0}},
-            "Config": made_with,
-            "State": {**state, "FinishedAt": "2026-11-23T07:35:00Z"},
-        },
-        now_s=1795419302.0,
-    )
+    return parse_inspected(document, now_s=1795419302.0)
+
+
+@pytest.mark.parametrize(("status", "policy", "exit_status", "holds"), CASES["states_that_hold"])
+def test_which_states_hold_gpus(status: str, policy: str, exit_status: int, holds: bool) -> None:
+    """Podman's states and policies say whether a container holds its GPUs."""
+    found = inspected(["podman", "run", "x"], Status=status, policy=policy, ExitCode=exit_status)
     assert (found.holds, found.watched) == (holds, {4, 5})
-    assert found.given == ("2",)
+
+
+def test_what_made_a_container() -> None:
+    """Its command line says which GPUs it was given, and whose lease; without one, nothing does."""
+    made = ["podman", "run", "--gpus", "2", "--label", "io.gpulaunch.lease=L", "bb:1"]
+    of_image = ["podman", "run", "--device", "nvidia.com/gpu=all", "bb:1"]  # by podman commit
+    for command, given, lease_id in (
+        (made, ("2",), "L"),
+        (of_image, ("all",), None),
+        (None, (), None),
+    ):
+        found = inspected(command)
+        assert (found.given, found.lease_id) == (given, lease_id)
 
 
 def help_flags(*command: str) -> dict[str, str]:

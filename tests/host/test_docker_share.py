@@ -100,7 +100,7 @@ def test_user_of_the_image(host: Host) -> None:
     """An image of another user, or one that is not here yet, is refused; -u helps with both."""
     host.engine.import_image("job:1", ["USER 1234:5"])
     done = host.run(*DOCKER, "--rm", "job:1", "true")
-    assert (done.returncode, "image job:1 runs as uid 1234: " in complaint(done)) == (2, True)
+    assert (done.returncode, "image job:1 runs as 1234: " in complaint(done)) == (2, True)
     assert "hint: add -u 0:0" in done.stderr
     assert host.run(*DOCKER, "--rm", "-u", "0:0", "job:1", "true").returncode == 0
     done = host.run(*DOCKER, "--rm", "--pull", "never", "job:2", "true")
@@ -138,7 +138,7 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
     done = host.run(*LIGHT, "--share=30%", "--", "sh", "-c", script)
     assert variables(done.stdout)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     assert done.stdout.splitlines()[-1] == "2"
-    assert complaint(done).startswith("-u 1234 runs as uid 1234")
+    assert complaint(done).startswith("-u 1234 runs as 1234")
 
 
 # ------------------------------------------------------------------------------- with an MPS daemon

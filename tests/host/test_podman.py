@@ -185,11 +185,13 @@ def test_only_gpus_labels_and_lease_are_added(rootless: Host) -> None:
     uuids = [UUIDS[index] for index in lease["gpus"]]
     devices = [word for uuid in uuids for word in ("--device", f"nvidia.com/gpu={uuid}")]
     labels = [f"io.gpulaunch.gpus={','.join(uuids)}", f"io.gpulaunch.lease={lease['id']}"]
+    labels.append("io.gpulaunch.later=true")
     named, count = f"GPULAUNCH_LEASE={lease['id']}", "GPULAUNCH_GPU_COUNT=2"
     assert rootless.store.inspect("x")["Config"]["CreateCommand"] == [
         *words[: -len((IMAGE, "-c", "true"))],
         *(*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "-e", named, "-e", count),
-        *("--label", labels[0], "--label", labels[1], IMAGE, "-c", "true"),
+        *(word for label in labels for word in ("--label", label)),
+        *(IMAGE, "-c", "true"),
     ]
 
 

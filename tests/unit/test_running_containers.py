@@ -21,7 +21,15 @@ from gpulaunch.records import replace
 
 DGX1 = machine("dgx1-v100")
 UUIDS = [gpu.uuid for gpu in DGX1.gpus]
-WEB = replace(BOX, id="e" * 64, name="web", lease_id=None, uuids=(), given=("1", UUIDS[4]), pid=7)
+WEB = replace(
+    BOX,
+    id="e" * 64,
+    name="web",
+    lease_id=None,
+    uuids=(),
+    given=("1", UUIDS[4]),
+    watched=frozenset({7}),
+)
 MONITOR = replace(WEB, id="f" * 64, name="monitor", given=("all",))
 CASES = tomllib.loads(Path(__file__).with_name("running_containers.toml").read_text())
 ANY_REQUEST = {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": [["gpu"]]}
@@ -41,7 +49,7 @@ def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], w
         "Config": {"Env": others.get("Env")},
     }
     got = parse_container(document)
-    assert (",".join(got.given), got.pid) == (want, 7)
+    assert (",".join(got.given), got.watched) == (want, {7})
 
 
 @cases(CASES["containers_that_hold"], "status", "policy", "state", "want")
@@ -68,7 +76,7 @@ def test_what_no_engine_says() -> None:
             parse_container(document | {"Id": wrong, "State": {"Status": "running"}})
     for wrong in (-1, "7", 1 << 40, None):
         state = {"Status": "running", "Pid": wrong}
-        assert parse_container(document | {"State": state}).pid == 0
+        assert parse_container(document | {"State": state}).watched == set()
 
 
 class Asked(Boxes):
@@ -140,7 +148,7 @@ def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket(AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         got = [(client.program, client.address) for client in clients_at_hand()]
-        assert got == [("docker", f"{tmp_path}/./s")]
+        assert got == [("docker", f"{tmp_path}/s")]
 
 
 SYSTEM = "system.conf"

@@ -23,13 +23,11 @@ from gpulaunch.containers.container import (
     LEASE_LABEL,
     PROJECT_LABEL,
     SHARE_LABEL,
-    VISIBLE,
     Container,
     Image,
-    asks_for_gpus,
     service_of,
-    without_kinds,
 )
+from gpulaunch.containers.docker.create import given_gpus
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
     WAYS,
@@ -44,15 +42,12 @@ from gpulaunch.containers.engine import (
 from gpulaunch.errors import FailedError, GpulaunchError, printable
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
+from gpulaunch.records import replace
 
 _CDI_RETURNS = (28, 2)  # the first version that starts containers with CDI again (moby 49989)
 _READ_BYTES = 1 << 16
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 _MAX_ANSWER_BYTES = 16 << 20
-
-
-class _ConflictError(RefusedByEngineError):
-    """The engine cannot do that in the present state."""
 
 
 class DockerClient(EngineClient):
@@ -76,10 +71,6 @@ class DockerClient(EngineClient):
             sockets.insert(0, cls.usual().address)
         return [cls(path) for path in dict.fromkeys(sockets) if os.path.exists(path)]
 
-    def exists(self) -> bool:
-        """Return whether the socket exists."""
-        return os.path.exists(self.address)
-
     def info(self) -> Info:
         """Return the engine's description of itself."""
         return self._parse(self._send("GET", "/info"), parse_info)
@@ -92,13 +83,21 @@ class DockerClient(EngineClient):
             return None
         return self._parse(content, parse_image)
 
-    def inspect(self, name: str) -> Container | None:
-        """Return a container by name or id, with all of its labels."""
+    def container(self, name: str) -> Container | None:
+        """Return a container by name or id, or None.
+
+        docker commit makes an image with the container's labels, and each container of that image
+        has them, too. Those labels are left out.
+        """
         try:
             content = self._send("GET", f"/containers/{percent_encode(name)}/json")
         except NotFoundError:
             return None
-        return self._parse(content, parse_container)
+        found = self._parse(content, parse_container)
+        image = self.image(found.image_id) if found.lease_id else None
+        if image and image.labels.get(LEASE_LABEL) == found.lease_id:
+            return replace(found, lease_id=None, uuids=(), shares=False)
+        return found
 
     def names(self, label: str | None = None) -> dict[str, str]:
         """Return the names of containers by id: of those with a label, or of all that run."""
@@ -123,10 +122,7 @@ class DockerClient(EngineClient):
 
     def pids(self, container: Container) -> set[int]:
         """Return the pids of the processes in a container, as the host counts them."""
-        try:
-            return self._parse(self._send("GET", f"/containers/{container.id}/top"), _parse_pids)
-        except (NotFoundError, _ConflictError):  # it is not running
-            return set()
+        return self._parse(self._send("GET", f"/containers/{container.id}/top"), _parse_pids)
 
     def end(
         self,
@@ -138,7 +134,7 @@ class DockerClient(EngineClient):
         path = f"/containers/{container.id}"
         with suppress(NotFoundError):
             if container.state == "created":
-                with suppress(_ConflictError):
+                with suppress(RefusedByEngineError):  # it is being started
                     self._send("DELETE", path)
                     return
             if container.restarts:
@@ -159,7 +155,7 @@ class DockerClient(EngineClient):
             except LateError:
                 with suppress(FailedError):
                     before_signal(self.pids(container), signal.SIGKILL)
-                with suppress(_ConflictError):
+                with suppress(RefusedByEngineError):  # it has ended
                     self._send("POST", f"{path}/kill")
 
     def _send(
@@ -201,8 +197,6 @@ class DockerClient(EngineClient):
         status = (*lines[0].split(" "), "")[1]
         if status in ("301", "404"):  # 301 for names such as ../x
             raise NotFoundError(f"the Docker Engine at {self.address} does not know that")
-        if status == "409":
-            raise _ConflictError(f"the Docker Engine at {self.address} cannot do that now")
         if len(status) != 3 or not status.isdecimal():
             raise self._wrong_answer_error()
         if status[0] not in "23":
@@ -235,23 +229,18 @@ def _labels(*labels: str) -> str:
     return percent_encode(json.dumps({"label": labels}))
 
 
-_STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
-_MOST_GPUS = 1024
 _LARGEST_PID = 1 << 22
 
 
 def parse_container(document: Mapping[str, Any]) -> Container:
     """Read the answer of GET /containers/ID/json, or of podman with docker's states."""
     state = document["State"]
-    if state["Status"] not in _STATES:
-        raise ValueError(state["Status"])
     labels = parse_labels(document["Config"])
     policy = document["HostConfig"].get("RestartPolicy") or {}
-    given = _given_gpus(document["HostConfig"], document["Config"].get("Env") or ())
     return Container(
         id=checked_text(document["Id"]),
         name=document["Name"].removeprefix("/"),
-        state=state["Status"],
+        state=printable(str(state["Status"])),
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
         restarts=_restarts(policy, state, document.get("RestartCount", 0)),
         image_id=str(document["Image"]),
@@ -259,9 +248,8 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),
         shares=SHARE_LABEL in labels,
-        given=("all",) if "all" in given else given,
-        pid=(pid := checked_pid(state.get("Pid"))),
-        watched=frozenset({pid} - {0}),
+        given=given_gpus(document["HostConfig"], document["Config"].get("Env") or ()),
+        watched=frozenset({checked_pid(state.get("Pid"))} - {0}),
         is_for_later=LATER_LABEL in labels,
         service=service_of(labels),
     )
@@ -280,36 +268,11 @@ def parse_image(document: Mapping[str, Any]) -> Image:
 
 def _parse_names(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     names = {}
-    for entry in answer:
-        # Links give a container further names, such as /other/alias.
-        own = [name for name in entry.get("Names") or () if name.count("/") == 1]
-        names[checked_text(entry["Id"])] = own[0].removeprefix("/") if own else entry["Id"][:12]
+    for one in answer:
+        # Links give a container further names, such as /other/alias; one on its way out has none.
+        own = [name for name in one.get("Names") or () if name.count("/") == 1]
+        names[checked_text(one["Id"])] = own[0][1:] if own else one["Id"][:12]
     return names
-
-
-def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[str, ...]:
-    """Return the GPUs that --gpus, --device or the variable of NVIDIA's runtime gave a container.
-
-    Source: moby daemon/devices_nvidia_linux.go, where a count of N stands for the GPUs 0 to N-1,
-    and docs/reference/commandline/container_run.md of docker/cli.
-    """
-    names: list[str] = []
-    for request in filter(asks_for_gpus, host.get("DeviceRequests") or ()):
-        count = request.get("Count") or 0
-        names += request.get("DeviceIDs") or ()
-        names += ["all"] if count < 0 else map(str, range(min(count, _MOST_GPUS)))
-    names = _gpu_names(",".join(names))
-    if not names and str(host.get("Runtime")).startswith("nvidia"):
-        for variable in environment:  # the last one counts
-            name, _, value = variable.partition("=")
-            names = _gpu_names(value) if name == VISIBLE else names
-    return tuple(dict.fromkeys(names))
-
-
-def _gpu_names(devices: str) -> list[str]:
-    """Return the names of GPUs in a list with commas, without those of other kinds of devices."""
-    nothing = ("", "none", "void")
-    return [name for name in without_kinds(devices) if "=" not in name and name not in nothing]
 
 
 def checked_pid(value: object) -> int:

@@ -6,6 +6,7 @@ a program. Source: Docker Engine API 1.41 to 1.51, ContainerCreate.
 # pure: decides on plain values
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.containers.container import (
@@ -30,10 +31,6 @@ Document = Mapping[str, Any]
 
 _NVIDIA_RUNTIMES = frozenset({"nvidia", "nvidia-container-runtime"})
 """Names under which NVIDIA's container runtime is registered."""
-
-_DRIVER_CAPABILITIES = frozenset(
-    {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
-)
 
 
 def asked_container(document: Document, title: str) -> AskedContainer:
@@ -105,6 +102,19 @@ def asked_gpus(
             return Asked("device request of another maker", of_other_maker=True)
     mounts = [str(one).partition(":")[0] for one in host.get("Binds") or ()]
     return asked_of_other_maker(container, [*names, *mounts])
+
+
+def given_gpus(host: Document, environment: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs that a container was made with, by its HostConfig and variables."""
+    names: list[str] = []
+    for request in filter(asks_for_gpus, _requests(host)):
+        with suppress(UsageError):  # the engine has refused it, too
+            names += _asked_by_request(request).names
+    if not names and str(host.get("Runtime")).startswith("nvidia"):
+        said = [text for text in environment if text.startswith(f"{VISIBLE}=")]
+        for text in said[-1:]:
+            names += asked_by_names(without_kinds(text.partition("=")[2]), "").names
+    return ("all",) if "all" in names else tuple(dict.fromkeys(names))
 
 
 def _requests(host: Document) -> list[Document]:
@@ -187,7 +197,7 @@ def with_gpus(
     elif uuids and way == "runtime":
         host["Runtime"] = host.get("Runtime") or "nvidia"
         added[VISIBLE] = ",".join(uuids)
-        limits = sorted(_DRIVER_CAPABILITIES & capabilities_of(asked[0])) if asked else []
+        limits = sorted(capabilities_of(asked[0]) - {"gpu", "nvidia"}) if asked else []
         if limits:
             added["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(limits)
     host["DeviceRequests"] = requests
@@ -205,8 +215,6 @@ def with_gpus(
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Directory that an MPS daemon and its clients must share, besides the pipe directory."""
 
-_ROOT = frozenset({"", "root"})
-
 
 def with_mps(document: Document, share: Share) -> dict[str, Any]:
     """Return the request for a container that meets its MPS daemon; its variables come besides.
@@ -218,7 +226,8 @@ def with_mps(document: Document, share: Share) -> dict[str, Any]:
     if share.pipe_directory is not None:
         paths = [share.pipe_directory]
         # Docker refuses a second mount on one directory.
-        if host.get("IpcMode") != "host" and not _mounts_shared_memory(host):
+        binds = [str(bind).split(":")[:2] for bind in host.get("Binds") or ()]
+        if host.get("IpcMode") != "host" and [SHARED_MEMORY] * 2 not in binds:
             paths.append(SHARED_MEMORY)
         mounts = [{"Type": "bind", "Source": path, "Target": path} for path in paths]
         host["Mounts"] = [*(host.get("Mounts") or ()), *mounts]
@@ -228,7 +237,6 @@ def with_mps(document: Document, share: Share) -> dict[str, Any]:
 def check_sharing(
     document: Document,
     asked: AskedContainer,
-    engine: str,
     user_id: int,
     group_id: int,
     image_user: str | None,
@@ -245,22 +253,28 @@ def check_sharing(
             setting that prevents it.
     """
     host = document.get("HostConfig") or {}
-    if not asked.runs:
-        raise UsageError(
-            f"{asked.title}: only docker run shares GPUs",
-            "--exclusive gives it GPUs of its own",
-        )
     if "rootless" in security:
         raise UsageError(
-            f"the {engine} is rootless, so its containers cannot share GPUs through MPS"
+            "the Docker Engine is rootless, so its containers cannot share GPUs through MPS"
         )
     if "userns" in security and host.get("UsernsMode") != "host":
         reason = "so its containers cannot share GPUs through MPS"
         raise UsageError(
-            f"the {engine} maps the users of containers to others, {reason}",
+            f"the Docker Engine maps the users of containers to others, {reason}",
             "add --userns=host",
         )
-    _check_user(document, asked, user_id, group_id, image_user)
+    said = str(document.get("User") or "")
+    user = (said or image_user or "").partition(":")[0] or "root"
+    is_known = said or image_user is not None
+    # MPS serves one user at a time, and other clients wait until then.
+    if not is_known or (user != str(user_id) and (user, user_id) != ("root", 0)):
+        origin = f"-u {printable(said)}" if said else f"image {printable(asked.image)}"
+        found = f"runs as {printable(user)}" if is_known else "is not here yet"
+        raise UsageError(
+            f"{origin} {found}: a container that shares GPUs has to run as who launches it, "
+            f"uid {user_id}",
+            f"add -u {user_id}:{group_id}",
+        )
     need = (
         f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
         "daemon"
@@ -277,36 +291,3 @@ def check_sharing(
             "with its lease"
         )
         raise UsageError(f"--restart {printable(asked.restart_policy)}: {reason}")
-
-
-def _check_user(
-    document: Document, asked: AskedContainer, user_id: int, group_id: int, image_user: str | None
-) -> None:
-    """Refuse another user: MPS serves one user at a time, and other clients wait until then."""
-    said = str(document.get("User") or "")
-    user = said or image_user
-    origin = f"-u {printable(said)}" if said else f"image {printable(asked.image)}"
-    need = f"a container that shares GPUs has to run as who launches it, uid {user_id}"
-    hint = f"add -u {user_id}:{group_id}"
-    if user is None:
-        raise UsageError(
-            f"{origin} is not here yet, so nobody can tell as whom it runs: {need}", hint
-        )
-    name = user.partition(":")[0]
-    if name not in _ROOT and not (name.isascii() and name.isdecimal()):
-        raise UsageError(
-            f"{origin}: who {printable(name)} is, only the container can tell: {need}", hint
-        )
-    runs_as = 0 if name in _ROOT else int(name)
-    if runs_as != user_id:
-        raise UsageError(f"{origin} runs as uid {runs_as}: {need}", hint)
-
-
-def _mounts_shared_memory(host: Document) -> bool:
-    """Return whether the user's own bind mounts the host's SHARED_MEMORY, writable."""
-    for bind in host.get("Binds") or ():
-        source, _, rest = str(bind).partition(":")
-        target, _, options = rest.partition(":")
-        if source == target == SHARED_MEMORY and "ro" not in options.split(","):
-            return True
-    return False
