@@ -14,15 +14,9 @@ from typing import Any
 from gpulaunch.containers.container import (
     LEASE_LABEL,
     VISIBLE,
-    Asked,
-    AskedContainer,
     Container,
     Image,
-    asked_by_files,
-    asked_by_names,
-    asked_of_other_maker,
     is_gpu_device,
-    without_kinds,
 )
 from gpulaunch.containers.docker.client import (
     checked_pid,
@@ -30,6 +24,7 @@ from gpulaunch.containers.docker.client import (
     parse_container,
     parse_image,
 )
+from gpulaunch.containers.docker.create import asked_container, asked_gpus
 from gpulaunch.containers.engine import (
     ANSWER_S,
     EngineClient,
@@ -183,62 +178,39 @@ def _read_flags(
     return read_flags(argv, at, lambda name: name not in switches)
 
 
-def asked_container(command: PodmanCommand) -> AskedContainer:
-    """Return what a run or create command asks for."""
-    policy = next(reversed(command.values("--restart")), "no")
-    return AskedContainer(
-        title=command.title,
-        image="".join(command.operands[:1]),
-        attached=not command.says("-d", "--detach"),
-        runs="create" not in command.subcommand,
-        restart_policy=policy if policy not in ("", "no") else None,
-        privileged=command.says("--privileged"),
-        variables=tuple(command.values("-e", "--env")),
-        files=tuple(value.partition(":")[0] for value in command.values("--device")),
-    )
+def request_of(command: PodmanCommand, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a run or create command asks for, as a request of docker's API would say it.
 
-
-def asked_gpus(command: PodmanCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return the GPUs that the flags of a run or create command ask for; None for no word of any.
-
-    The flags are --gpus, --device and -e NVIDIA_VISIBLE_DEVICES. Podman splits the values of the
-    first two at commas, and --gpus names GPUs: --gpus 2 is the GPU with index 2, not two GPUs. No
-    variable of an image counts.
+    Podman splits --device and --gpus at commas, and --gpus names GPUs: --gpus 2 is the GPU with
+    index 2, not two GPUs.
 
     Args:
         environment: environment of this process, from which -e without a value copies.
-
-    Raises:
-        UsageError: the flags contradict each other.
     """
-    lists = command.values("--gpus")
-    devices = [
-        value for value in command.values("--device") if any(map(is_gpu_device, value.split(",")))
-    ]
-    text = " ".join(
-        [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
-    )
-    if lists and devices:
-        raise UsageError(f"{text} both ask for GPUs: say it once")
-    for value in devices:
-        if not _is_gpus_only(value):
-            raise UsageError(f"--device {value}: give the GPUs a --device of their own")
-    if lists or devices:
-        return asked_by_names(without_kinds(",".join(lists or devices)), text)
-    visible = None
+    variables = []
     for assignment in command.values("-e", "--env"):
-        key, equals, value = assignment.partition("=")
-        if key == VISIBLE:
-            visible = value if equals else environment.get(VISIBLE)
-    if visible is not None:
-        return asked_by_names(without_kinds(visible), f"{VISIBLE}={visible}")
-    container = asked_container(command)
-    mounts = command.values("-v", "--volume")
-    return asked_by_files(container.files) or asked_of_other_maker(container, mounts)
-
-
-def _is_gpus_only(devices: str) -> bool:
-    return all(map(is_gpu_device, devices.split(",")))
+        if "=" in assignment:
+            variables.append(assignment)
+        elif assignment == VISIBLE and VISIBLE in environment:
+            variables.append(f"{VISIBLE}={environment[VISIBLE]}")
+    devices = [name for value in command.values("--device") for name in value.split(",")]
+    requests = [
+        {"Driver": "cdi", "DeviceIDs": [name for name in devices if is_gpu_device(name)]},
+        {"Driver": "nvidia", "DeviceIDs": ",".join(command.values("--gpus")).split(",")},
+    ]
+    files = [name.partition(":")[0] for name in devices if not is_gpu_device(name)]
+    return {
+        "Image": "".join(command.operands[:1]),
+        "AttachStdout": not command.says("-d", "--detach"),
+        "Env": variables,
+        "HostConfig": {
+            "Binds": command.values("-v", "--volume"),
+            "DeviceRequests": [one for one in requests if any(one["DeviceIDs"])],
+            "Devices": [{"PathOnHost": path} for path in files],
+            "Privileged": command.says("--privileged"),
+            "RestartPolicy": {"Name": "".join(command.values("--restart")[-1:])},
+        },
+    }
 
 
 def with_gpus(
@@ -257,11 +229,14 @@ def with_gpus(
         uuids: UUIDs of the GPUs, in rank order; empty for a container without GPUs.
     """
     replaced = set()
-    for flag in command.flags:
-        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpus_only(flag.value or "")):
-            replaced |= set(range(flag.begin, flag.end))
-    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
     added = []
+    for flag in command.flags:
+        names = (flag.value or "").split(",")
+        if flag.name == "--gpus" or (flag.name == "--device" and any(map(is_gpu_device, names))):
+            replaced |= set(range(flag.begin, flag.end))
+            others = [name for name in names if "/" in name and not is_gpu_device(name)]
+            added += ["--device", ",".join(others)] if others else []
+    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
     for uuid in uuids:
         added += ["--device", f"{DRIVERS[driver].cdi_kind}={uuid}"]
     # An image may say "all", and a hook of NVIDIA's may read it.
@@ -438,7 +413,8 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
     with suppress(UsageError):
         command = read_command(document["Config"].get("CreateCommand") or ("podman",))
         labels = command.values("-l", "--label")
-        asked = asked_gpus(command, {})
+        request = request_of(command, {})
+        asked = asked_gpus(request, asked_container(request, ""), "", None, None)
         given = asked.names if asked else ()
     if f"{LEASE_LABEL}={found.lease_id}" not in labels:  # podman commit gives an image all labels
         found = replace(found, lease_id=None, uuids=())

@@ -4,14 +4,9 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
+from gpulaunch.containers.docker.create import asked_container, asked_gpus
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.podman import (
-    PodmanCommand,
-    asked_container,
-    asked_gpus,
-    client_of,
-    with_gpus,
-)
+from gpulaunch.containers.podman import PodmanCommand, client_of, request_of, with_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.container_leases import ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
@@ -48,12 +43,14 @@ def read_podman_launch(
                 f"{len(without)} containers need their GPUs back: {names}: start them one at a time"
             )
         return read_container_start(options, client, without[0], command.argv, name=name, warn=warn)
-    asked = asked_gpus(command, os.environ)
+    request = request_of(command, os.environ)
+    container = asked_container(request, command.title)
+    asked = asked_gpus(request, container, "", None, None)
     launch = read_container_launch(
         options,
         client,
         client.info(),
-        asked_container(command),
+        container,
         asked,
         client.image(command.operands[0]),
         without_secrets(command.argv),
@@ -84,7 +81,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
         lease_id, argv = keeper.lease.id, command.argv
         if not command.starts:
             gpus = keeper.grant.gpus
-            container = asked_container(command)
+            container = asked_container(request_of(command, os.environ), command.title)
             variables = container_variables(container, gpus, driver, lease_id)
             _, uuids = leases.way_inside(keeper)
             labels = container_labels(gpus, lease_id, later=not container.runs)

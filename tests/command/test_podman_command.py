@@ -16,14 +16,18 @@ from conftest import DGX, Launcher
 from toml_parser import tomllib
 
 from gpulaunch.containers.container import Asked, Container
+from gpulaunch.containers.docker.create import asked_container, asked_gpus
 from gpulaunch.containers.podman import (
     GLOBAL,
     RUN,
     START,
-    asked_gpus,
+    PodmanCommand,
     parse_inspected,
     read_command,
+    request_of,
+    with_gpus,
 )
+from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("podman_command.toml").read_text())
 
@@ -33,27 +37,42 @@ def read(line: str):
     return read_command(line.split())
 
 
+def asked(command: PodmanCommand, environment: dict[str, str]) -> Asked | None:
+    """Return the GPUs that a run command asks for."""
+    request = request_of(command, environment)
+    return asked_gpus(request, asked_container(request, "podman run"), "", None, None)
+
+
 @pytest.mark.parametrize(("flags", "fields"), CASES["asked_by_flags"])
 def test_gpus_that_flags_ask_for(flags: str, fields: dict[str, Any]) -> None:
     """--gpus and --device name GPUs, and split at commas."""
     environment = {"NVIDIA_VISIBLE_DEVICES": "5", "NV_GPU": "7"}
     known = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    want = Asked(**known) if known else None
-    assert asked_gpus(read(f"podman run {flags} bb:1"), environment) == want
+    found = asked(read(f"podman run {flags} bb:1"), environment)
+    assert (found and replace(found, text="")) == (Asked("", **known) if known else None)
 
 
 def test_public_lines() -> None:
     """What public command lines of podman ask for is read."""
     for line in command_lines.for_clients("podman"):
-        asked = asked_gpus(read_command(line.words), line.environment)
-        if asked is None:
+        found = asked(read_command(line.words), line.environment)
+        if found is None:
             got: object = 1
-        elif asked.of_other_maker:
+        elif found.of_other_maker:
             got = "other maker"
         else:
-            got = asked.number or list(asked.devices)
+            got = found.number or list(found.devices)
         want = list(map(str, line.gpus)) if isinstance(line.gpus, list) else line.gpus
         assert got == want, line.source
+
+
+def test_devices_beside_gpus_stay() -> None:
+    """What is no GPU is kept, also where one flag names both."""
+    command = read("podman run --device /dev/fuse,nvidia.com/gpu=0 --device /dev/kvm x sh")
+    got = with_gpus(command, ["GPU-1"], "nvidia", {}, {})
+    devices = "--device /dev/kvm --device /dev/fuse --device nvidia.com/gpu=GPU-1"
+    want = f"podman run {devices} -e NVIDIA_VISIBLE_DEVICES=void x sh"
+    assert " ".join(got) == want
 
 
 @pytest.mark.parametrize(("line", "message"), CASES["refused"])
