@@ -337,7 +337,7 @@ def _container_text(lease: Document, way_out: str) -> str:
     if lease["container_problem"]:
         return f" until its engine reports on its container: {lease['container_problem']}"
     if state == "exited":
-        why = f"has ended, and a restart policy may start it again: {way_out} ends that"
+        why = f"has ended, and may be started again: {way_out} ends that"
     elif state == "created":
         why = "is made, and not started yet"
     else:

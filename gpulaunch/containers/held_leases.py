@@ -229,8 +229,7 @@ class Followed:
             except FailedError:
                 if is_pointless():
                     return
-                self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
-                time.sleep(self._look_s)
+                time.sleep(self._next_look_s())
 
     def _find(self) -> Container | None:
         client = self._client
@@ -285,10 +284,16 @@ class Followed:
                 self._look_s = _LOOK_S
                 return _LONGEST_SLEEP_S
             # No process tells of a container's start, or of the end of one that does not run.
-            self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
-            return self._look_s
+            return self._next_look_s()
         if self._ended_by_us or found is None:
             return settled_s
         # docker restart may still start it.
         follows_s = {"stop": START_FOLLOWS_S, "kill": STOP_FOLLOWS_S}
-        return settled_s + follows_s.get(self._client.last_action(found.id, self._since_s), 0.0)
+        last = self._client.last_action(found.id, self._since_s)
+        # Meanwhile it may be removed, as by docker compose down.
+        return min(settled_s + follows_s.get(last, 0.0), self._next_look_s())
+
+    def _next_look_s(self) -> float:
+        """Return the seconds until the next look, twice as many as until the last one."""
+        self._look_s = min(2 * self._look_s, _LONGEST_LOOK_S)
+        return self._look_s

@@ -9,6 +9,7 @@ from conftest import DGX, Launcher
 from made_up_engine import BOX, Boxes
 from values import lease
 
+from gpulaunch.containers import held_leases
 from gpulaunch.containers.engine import ContainerLaunch
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.held_leases import Followed, Standing, standings_of
@@ -50,6 +51,18 @@ def test_a_restart_keeps_the_lease(boxes: Boxes) -> None:
     followed = Followed(ContainerLaunch(boxes, "boxer:1", "cdi"), "L")
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, len(boxes.told)) == ([[]], 1)
+
+
+def test_what_is_removed_after_a_stop_is_not_waited_for(
+    boxes: Boxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No start follows where there is no container any more, as after docker compose down."""
+    monkeypatch.setattr(held_leases, "START_FOLLOWS_S", 1e9)
+    exited = [replace(BOX, state="exited")]
+    boxes.lists, boxes.told = [[BOX], exited, exited, []], ["stop"]
+    followed = Followed(ContainerLaunch(boxes, "boxer:1", "cdi"), "L")
+    followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
+    assert boxes.lists == [[]]
 
 
 def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> None:

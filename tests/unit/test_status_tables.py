@@ -313,6 +313,6 @@ def test_note_on_a_container_that_has_ended() -> None:
     told = document()
     told["leases"][0] |= {"container_name": "job", "container_state": "exited"}
     assert job_notes(told, NOW)[0].plain == (
-        "my job keeps its GPUs: container job has ended, and a restart policy may start it again: "
+        "my job keeps its GPUs: container job has ended, and may be started again: "
         "'gpulaunch free abcd00000001' ends that"
     )
