@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
-from gpulaunch.containers.container import AskedContainer
+from gpulaunch.containers.create import AskedContainer
 from gpulaunch.containers.engine import (
     NO_WAY,
     QUESTION_S,

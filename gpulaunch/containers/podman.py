@@ -16,15 +16,14 @@ from gpulaunch.containers.container import (
     VISIBLE,
     Container,
     Image,
-    is_gpu_device,
 )
+from gpulaunch.containers.create import asked_container, asked_gpus, is_gpu_device
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
     parse_container,
     parse_image,
 )
-from gpulaunch.containers.docker.create import asked_container, asked_gpus
 from gpulaunch.containers.engine import (
     ANSWER_S,
     EngineClient,

@@ -17,20 +17,20 @@ from gpulaunch.containers.container import (
     LEASE_LABEL,
     PROJECT_LABEL,
     VISIBLE,
-    AskedContainer,
     Container,
     container_labels,
     container_variables,
     service_of,
 )
-from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.docker.create import (
+from gpulaunch.containers.create import (
+    AskedContainer,
     asked_container,
     asked_gpus,
     check_sharing,
     with_gpus,
     with_mps,
 )
+from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.docker.line import TLS_VARIABLES, DockerLine, socket_of
 from gpulaunch.containers.door import Document, Door, NotHereError
 from gpulaunch.containers.engine import NO_WAY
@@ -196,7 +196,7 @@ class DockerPorter(ContainerLeases):
         lease, gpus = keeper.lease, keeper.grant.gpus
         way, uuids = self.way_inside(keeper)
         driver = keeper.launch.machine.topology.driver
-        variables = container_variables(container, gpus, driver, lease.id, lease.share)
+        variables = container_variables(container.variables, gpus, driver, lease.id, lease.share)
         labels = container_labels(gpus, lease.id, lease.share, later=not container.runs)
         found = with_gpus(document, uuids, way, driver, variables, labels)
         return with_mps(found, lease.share) if lease.share else found

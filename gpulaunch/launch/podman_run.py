@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
-from gpulaunch.containers.docker.create import asked_container, asked_gpus
+from gpulaunch.containers.create import asked_container, asked_gpus
 from gpulaunch.containers.flags import without_secrets
 from gpulaunch.containers.podman import PodmanCommand, client_of, request_of, with_gpus
 from gpulaunch.errors import UsageError, printable
@@ -82,7 +82,7 @@ def run_podman(options: Options, command: PodmanCommand, launch: Launch, events:
         if not command.starts:
             gpus = keeper.grant.gpus
             container = asked_container(request_of(command, os.environ), command.title)
-            variables = container_variables(container, gpus, driver, lease_id)
+            variables = container_variables(container.variables, gpus, driver, lease_id)
             _, uuids = leases.way_inside(keeper)
             labels = container_labels(gpus, lease_id, later=not container.runs)
             argv = with_gpus(command, uuids, driver, variables, labels)

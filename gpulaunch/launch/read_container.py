@@ -4,7 +4,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.containers.container import PROFILE_LABEL, Asked, AskedContainer, Container, Image
+from gpulaunch.containers.container import PROFILE_LABEL, Container, Image
+from gpulaunch.containers.create import Asked, AskedContainer
 from gpulaunch.containers.engine import NO_WAY, ContainerLaunch, EngineClient, Info, describe_way
 from gpulaunch.containers.held_leases import RELEASE_FOLLOWS_S
 from gpulaunch.decide.needs import admitted_gpus

@@ -18,14 +18,15 @@ from recording_engine import RecordingEngine
 from toml_parser import tomllib
 from values import box, cases
 
-from gpulaunch.containers.container import Asked, Image, container_labels, container_variables
-from gpulaunch.containers.docker.client import parse_info
-from gpulaunch.containers.docker.create import (
+from gpulaunch.containers.container import Image, container_labels, container_variables
+from gpulaunch.containers.create import (
+    Asked,
     asked_container,
     asked_gpus,
     check_sharing,
     with_gpus,
 )
+from gpulaunch.containers.docker.client import parse_info
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
 from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.flags import without_secrets
@@ -217,7 +218,7 @@ def test_the_order_inside_counts_anew(
     """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
     container = asked_container(client.creates(*line.split()), "docker run")
     gpus = [box(16).gpus[index] for index in indices]
-    got = container_variables(container, gpus, "nvidia", "L")
+    got = container_variables(container.variables, gpus, "nvidia", "L")
     shown = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": want} if want else {}
     assert got == {**shown, "GPULAUNCH_LEASE": "L", "GPULAUNCH_GPU_COUNT": str(len(indices))}
     uuids = ",".join(f"GPU-{index}" for index in indices)

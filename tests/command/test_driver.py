@@ -8,8 +8,7 @@ import made_up_driver
 import pytest
 from conftest import Launcher, held
 
-from gpulaunch.containers.container import Asked
-from gpulaunch.containers.docker.create import asked_container, asked_gpus, with_gpus
+from gpulaunch.containers.create import Asked, asked_container, asked_gpus, with_gpus
 from gpulaunch.machine.driver import DRIVERS
 
 COMMAND = """#!{python}

@@ -15,8 +15,8 @@ import pytest
 from conftest import DGX, Launcher
 from toml_parser import tomllib
 
-from gpulaunch.containers.container import Asked, Container
-from gpulaunch.containers.docker.create import asked_container, asked_gpus
+from gpulaunch.containers.container import Container
+from gpulaunch.containers.create import Asked, asked_container, asked_gpus
 from gpulaunch.containers.podman import (
     GLOBAL,
     RUN,

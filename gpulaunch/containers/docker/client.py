@@ -27,7 +27,7 @@ from gpulaunch.containers.container import (
     Image,
     service_of,
 )
-from gpulaunch.containers.docker.create import given_gpus
+from gpulaunch.containers.create import given_gpus
 from gpulaunch.containers.docker.line import read_line, socket_of
 from gpulaunch.containers.engine import (
     WAYS,

@@ -9,28 +9,83 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.containers.container import (
-    VISIBLE,
-    Asked,
-    AskedContainer,
-    Image,
-    asked_by_files,
-    asked_by_names,
-    asked_of_other_maker,
-    asks_for_gpus,
-    capabilities_of,
-    is_gpu_device,
-    without_kinds,
-)
+from gpulaunch.containers.container import VISIBLE, Image
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Share
 from gpulaunch.machine.driver import DRIVERS
-from gpulaunch.records import replace
+from gpulaunch.records import Record, replace
 
 Document = Mapping[str, Any]
 
 _NVIDIA_RUNTIMES = frozenset({"nvidia", "nvidia-container-runtime"})
 """Names under which NVIDIA's container runtime is registered."""
+
+_OTHER_FILES = ("/dev/kfd", "/dev/dri", "/dev/neuron", "/dev/accel", "/dev/davinci")
+"""Device files of GPUs and accelerators that are not NVIDIA's."""
+
+_OTHER_LISTS = (
+    *("AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
+    *("AWS_NEURON_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"),
+)
+"""Variables with the GPUs of a container, for other makers' runtimes."""
+
+_DEVICE_FILE = "/dev/nvidia"
+_MOST_GPUS = 1024
+
+
+class Asked(Record):
+    """A request for GPUs.
+
+    Attributes:
+        text: the words for it in messages, such as "device request 2" or "NV_GPU=0,1".
+        number: number of GPUs, or "all", or None if devices are named.
+        devices: the GPUs named, by index or UUID; () if a number is given.
+    """
+
+    text: str
+    number: str | None = None
+    devices: tuple[str, ...] = ()
+    nothing: bool = False
+    of_other_maker: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The GPUs by index or UUID, of a count of N those from 0; or "all", alone."""
+        if self.number == "all":
+            return ("all",)
+        # Source: moby daemon/devices_nvidia_linux.go.
+        return self.devices or tuple(map(str, range(min(int(self.number or 0), _MOST_GPUS))))
+
+
+class AskedContainer(Record):
+    """A container that is asked for, as far as it matters to its GPUs.
+
+    Attributes:
+        title: program and subcommand, such as "docker run".
+        attached: whether the client stays until the container has ended.
+        passes_signals: whether the client passes on the signals that it gets.
+        runs: whether it is started as well as made.
+        restart_policy: policy by which the engine starts it again; None for none.
+        runtime: the runtime that is named; None for the engine's own choice.
+        privileged: whether it sees all devices of the host.
+        variables: its variables, as NAME=VALUE.
+    """
+
+    title: str
+    image: str
+    attached: bool = False
+    passes_signals: bool = False
+    runs: bool = True
+    restart_policy: str | None = None
+    runtime: str | None = None
+    privileged: bool = False
+    variables: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def variable(self, name: str) -> str | None:
+        """Return the value of a variable, the last one that is given; None if none is."""
+        values = [text.partition("=")[2] for text in self.variables if text.startswith(f"{name}=")]
+        return values[-1] if values else None
 
 
 def asked_container(document: Document, title: str) -> AskedContainer:
@@ -78,7 +133,7 @@ def asked_gpus(
         UsageError: it contradicts itself.
     """
     host = document.get("HostConfig") or {}
-    requests = [_asked_by_request(one) for one in _requests(host) if asks_for_gpus(one)]
+    requests = [_asked_by_request(one) for one in _requests(host) if _asks_for_gpus(one)]
     if any(asked.number == "all" for asked in requests):
         requests = requests[-1:]  # of all and a list, the engine takes the last
     if len(set(requests)) > 1:
@@ -87,33 +142,33 @@ def asked_gpus(
     if requests:
         return requests[0]
     visible, names = container.variable(VISIBLE), nv_gpu.replace(",", " ").split()
-    found = asked_by_files(container.files)
+    found = _asked_by_files(container.files)
     if visible is not None:
-        found = asked_by_names(without_kinds(visible), f"{VISIBLE}={visible}")
+        found = _asked_by_names(_without_kinds(visible), f"{VISIBLE}={visible}")
     elif names:
-        found = asked_by_names(names, f"NV_GPU={','.join(names)}")
+        found = _asked_by_names(names, f"NV_GPU={','.join(names)}")
     if found:
         return found
     if container.runtime in _NVIDIA_RUNTIMES or (container.runtime is None and by):
         return _asked_by_image(image, f"runtime {container.runtime}" if container.runtime else by)
     names = [name for one in _requests(host) for name in one.get("DeviceIDs") or ()]
     for one in _requests(host):
-        if one.get("Driver") not in ("cdi", "") and "gpu" in capabilities_of(one):
+        if one.get("Driver") not in ("cdi", "") and "gpu" in _capabilities_of(one):
             return Asked("device request of another maker", of_other_maker=True)
     mounts = [str(one).partition(":")[0] for one in host.get("Binds") or ()]
-    return asked_of_other_maker(container, [*names, *mounts])
+    return _asked_of_other_maker(container, [*names, *mounts])
 
 
 def given_gpus(host: Document, environment: Sequence[str]) -> tuple[str, ...]:
     """Return the GPUs that a container was made with, by its HostConfig and variables."""
     names: list[str] = []
-    for request in filter(asks_for_gpus, _requests(host)):
+    for request in filter(_asks_for_gpus, _requests(host)):
         with suppress(UsageError):  # the engine has refused it, too
             names += _asked_by_request(request).names
     if not names and str(host.get("Runtime")).startswith("nvidia"):
         said = [text for text in environment if text.startswith(f"{VISIBLE}=")]
         for text in said[-1:]:
-            names += asked_by_names(without_kinds(text.partition("=")[2]), "").names
+            names += _asked_by_names(_without_kinds(text.partition("=")[2]), "").names
     return ("all",) if "all" in names else tuple(dict.fromkeys(names))
 
 
@@ -131,7 +186,7 @@ def _asked_by_request(request: Document) -> Asked:
             "several devices need quotes of their own: --gpus '\"device=0,1\"'",
         )
     if names:
-        named = asked_by_names(without_kinds(",".join(filter(_may_be_gpu, names))), "")
+        named = _asked_by_names(_without_kinds(",".join(filter(_may_be_gpu, names))), "")
         shown = named.number or ",".join(named.devices) or "0"
         return replace(named, text=f"device request {shown}")
     if count == 0:
@@ -158,7 +213,79 @@ def _asked_by_image(image: Image | None, by: str | None) -> Asked | None:
         return None
     if image and VISIBLE in image.variables:
         by = f"{VISIBLE}={said} of the image"
-    return asked_by_names(without_kinds(said), by or "")
+    return _asked_by_names(_without_kinds(said), by or "")
+
+
+def is_gpu_device(device: str) -> bool:
+    """Return whether a device's name is a GPU's CDI name; nvidia's runtime has its own kind."""
+    return device.removeprefix("runtime.").startswith(_cdi_prefixes())
+
+
+def _cdi_prefixes() -> tuple[str, ...]:
+    """Return the prefixes of names of GPUs by CDI, such as "nvidia.com/gpu="."""
+    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
+
+
+def _capabilities_of(request: Mapping[str, Any]) -> set[str]:
+    """Return what one of docker's device requests wants devices to be capable of."""
+    return {word for words in request.get("Capabilities") or () for word in words}
+
+
+def _asks_for_gpus(request: Mapping[str, Any]) -> bool:
+    """Return whether one of docker's device requests is for GPUs of makers that are known here."""
+    driver = request.get("Driver") or ""
+    if driver == "cdi":
+        return any(map(is_gpu_device, request.get("DeviceIDs") or ()))
+    return driver.startswith("nvidia") or (not driver and "gpu" in _capabilities_of(request))
+
+
+def _without_kinds(devices: str) -> list[str]:
+    """Return device names from a list with commas, without CDI kinds before them.
+
+    nvidia-ctk can name GPU 0 gpu0, too.
+    """
+    names = []
+    for device in devices.split(","):
+        name = device.removeprefix("runtime.")
+        prefix = next(filter(name.startswith, _cdi_prefixes()), None)
+        name = name.removeprefix(prefix) if prefix else device
+        number = name.removeprefix("gpu")
+        names.append(number if prefix and number.isdecimal() else name)
+    return names
+
+
+def _asked_by_names(names: Sequence[str], text: str) -> Asked:
+    """Return the request in a list of indices or UUIDs, which may be all, none or void."""
+    if list(names) in (["none"], ["void"], [""]):
+        return Asked(text, nothing=True)
+    if "all" in names:
+        return Asked(text, number="all")
+    return Asked(text, devices=tuple(dict.fromkeys(names)))
+
+
+def _asked_by_files(files: Sequence[str]) -> Asked | None:
+    """Return the request in device files such as /dev/nvidia0; None if there is none."""
+    gpus = [path for path in files if path.removeprefix(_DEVICE_FILE).isdecimal()]
+    if not gpus:
+        return None
+    text = f"device {','.join(gpus)}"
+    return Asked(text, devices=tuple(path.removeprefix(_DEVICE_FILE) for path in gpus))
+
+
+def _asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ()) -> Asked | None:
+    """Return the request for GPUs or accelerators of another maker than NVIDIA, or None.
+
+    Args:
+        devices: CDI names, and paths that are mounted.
+    """
+    for device in (*container.files, *devices):
+        kind, equals, _ = device.partition("=")
+        if kind.endswith("/gpu") if equals else device.startswith(_OTHER_FILES):
+            return Asked(device, of_other_maker=True)
+    for assignment in container.variables:
+        if assignment.partition("=")[0] in _OTHER_LISTS:
+            return Asked(assignment, of_other_maker=True)
+    return None
 
 
 def with_gpus(
@@ -177,8 +304,8 @@ def with_gpus(
         variables: variables that are added, in place of those of the same names.
     """
     host = dict(document.get("HostConfig") or {})
-    asked = [one for one in _requests(host) if asks_for_gpus(one)]
-    requests = [one for one in _requests(host) if not asks_for_gpus(one)]
+    asked = [one for one in _requests(host) if _asks_for_gpus(one)]
+    requests = [one for one in _requests(host) if not _asks_for_gpus(one)]
     for one in asked:  # a CDI request may name other devices, too
         names = [name for name in one.get("DeviceIDs") or () if not _may_be_gpu(name)]
         if names:
@@ -197,7 +324,7 @@ def with_gpus(
     elif uuids and way == "runtime":
         host["Runtime"] = host.get("Runtime") or "nvidia"
         added[VISIBLE] = ",".join(uuids)
-        limits = sorted(capabilities_of(asked[0]) - {"gpu", "nvidia"}) if asked else []
+        limits = sorted(_capabilities_of(asked[0]) - {"gpu", "nvidia"}) if asked else []
         if limits:
             added["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(limits)
     host["DeviceRequests"] = requests
