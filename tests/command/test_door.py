@@ -180,15 +180,6 @@ def test_a_client_that_asks_whether_to_go_on(place: Place) -> None:
     assert (b"Expect" in place.requests[0], place.porter.seen[-1]) == (False, ("ended", ID))
 
 
-@pytest.mark.parametrize(
-    "target", [b"http://d/v1.45/containers/create", b"/v1.45/containers/%63reate?name=x"]
-)
-def test_a_request_by_another_name(place: Place, target: bytes) -> None:
-    """A URL and escapes are the engine's to read, and so they are the door's."""
-    place.ask(b"POST " + target + b" HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
-    assert place.porter.seen == [{}]
-
-
 def test_what_is_removed_is_told(place: Place) -> None:
     """Once the engine has answered, whatever it says."""
     place.talk = answers(b"HTTP/1.1 204 No Content\r\n\r\n")
