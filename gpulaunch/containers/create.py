@@ -1,7 +1,7 @@
-"""Docker's request to create a container: the GPUs that it asks for, and those that it gets.
+"""The request to create a container: the GPUs that it asks for, and those that it gets.
 
-The document is the body of POST /containers/create, whoever sends it: docker's client, compose, or
-a program. Source: Docker Engine API 1.41 to 1.51, ContainerCreate.
+It is the body of docker's POST /containers/create, whoever sends it: docker's client, compose, or a
+program; podman.py reads podman's flags as one. Source: Docker Engine API 1.41 to 1.51.
 """
 # pure: decides on plain values
 
@@ -98,7 +98,8 @@ def asked_container(document: Document, title: str) -> AskedContainer:
         TypeError, AttributeError: it is no such request; the engine will say so.
     """
     host = document.get("HostConfig") or {}
-    for text in (*(document.get("Env") or ()), *(document.get("Labels") or ())):
+    labels = document.get("Labels") or {}
+    for text in (*(document.get("Env") or ()), *labels, *labels.values()):
         if not isinstance(text, str):
             raise TypeError(text)
     policy = (host.get("RestartPolicy") or {}).get("Name")
@@ -109,7 +110,7 @@ def asked_container(document: Document, title: str) -> AskedContainer:
         attached=attached,
         passes_signals=attached and not document.get("Tty"),
         runs=not title.endswith(" create"),
-        restart_policy=policy if policy not in (None, "", "no") else None,
+        restart_policy=str(policy) if policy not in (None, "", "no") else None,
         runtime=host.get("Runtime") or None,
         privileged=bool(host.get("Privileged")),
         variables=tuple(document.get("Env") or ()),
@@ -186,7 +187,9 @@ def _asked_by_request(request: Document) -> Asked:
             "several devices need quotes of their own: --gpus '\"device=0,1\"'",
         )
     if names:
-        named = _asked_by_names(_without_kinds(",".join(filter(_may_be_gpu, names))), "")
+        others = _other_devices(request)
+        names = [name for name in names if name not in others]
+        named = _asked_by_names(_without_kinds(",".join(names)), "")
         shown = named.number or ",".join(named.devices) or "0"
         return replace(named, text=f"device request {shown}")
     if count == 0:
@@ -195,8 +198,10 @@ def _asked_by_request(request: Document) -> Asked:
     return Asked(f"device request {number}", number=number)
 
 
-def _may_be_gpu(name: str) -> bool:
-    return "=" not in name or is_gpu_device(name)
+def _other_devices(request: Document) -> list[str]:
+    """Return the devices of a request that are no GPUs, which one by CDI may name, too."""
+    names = request.get("DeviceIDs") or () if request.get("Driver") == "cdi" else ()
+    return [name for name in names if "=" in name and not is_gpu_device(name)]
 
 
 def _asked_by_image(image: Image | None, by: str | None) -> Asked | None:
@@ -272,7 +277,7 @@ def _asked_by_files(files: Sequence[str]) -> Asked | None:
     return Asked(text, devices=tuple(path.removeprefix(_DEVICE_FILE) for path in gpus))
 
 
-def _asked_of_other_maker(container: AskedContainer, devices: Sequence[str] = ()) -> Asked | None:
+def _asked_of_other_maker(container: AskedContainer, devices: Sequence[str]) -> Asked | None:
     """Return the request for GPUs or accelerators of another maker than NVIDIA, or None.
 
     Args:
@@ -306,10 +311,7 @@ def with_gpus(
     host = dict(document.get("HostConfig") or {})
     asked = [one for one in _requests(host) if _asks_for_gpus(one)]
     requests = [one for one in _requests(host) if not _asks_for_gpus(one)]
-    for one in asked:  # a CDI request may name other devices, too
-        names = [name for name in one.get("DeviceIDs") or () if not _may_be_gpu(name)]
-        if names:
-            requests.append({**one, "DeviceIDs": names})
+    requests += [{**one, "DeviceIDs": more} for one in asked if (more := _other_devices(one))]
     added = dict(variables)
     if not uuids or way != "gpus":  # by which the engine sets it
         # An image may say "all", and the engine's default runtime may be nvidia.
@@ -353,8 +355,12 @@ def with_mps(document: Document, share: Share) -> dict[str, Any]:
     if share.pipe_directory is not None:
         paths = [share.pipe_directory]
         # Docker refuses a second mount on one directory.
-        binds = [str(bind).split(":")[:2] for bind in host.get("Binds") or ()]
-        if host.get("IpcMode") != "host" and [SHARED_MEMORY] * 2 not in binds:
+        binds = [str(bind).split(":") for bind in host.get("Binds") or ()]
+        own = any(
+            bind[:2] == [SHARED_MEMORY] * 2 and "ro" not in ",".join(bind[2:]).split(",")
+            for bind in binds
+        )
+        if host.get("IpcMode") != "host" and not own:
             paths.append(SHARED_MEMORY)
         mounts = [{"Type": "bind", "Source": path, "Target": path} for path in paths]
         host["Mounts"] = [*(host.get("Mounts") or ()), *mounts]
@@ -406,7 +412,7 @@ def check_sharing(
         f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
         "daemon"
     )
-    ipc = host.get("IpcMode") or ""
+    ipc = str(host.get("IpcMode") or "")
     if ipc not in ("", "host"):
         raise UsageError(f"--ipc {printable(ipc)}: {need}")
     # Docker itself refuses another volume there, but not a tmpfs, which would hide the daemon.

@@ -186,7 +186,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def container(self, name: str) -> Container | None:
-        """Return a container by name or id, or None; labels of its image's do not count."""
+        """Return a container by name or id, or None; its image's labels do not count."""
 
     def container_of(self, lease_id: str, container_id: str | None = None) -> Container | None:
         """Return the container of a lease, in whatever state it is; None if there is none.

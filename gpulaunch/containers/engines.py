@@ -96,11 +96,11 @@ def clients_at_hand() -> "list[EngineClient]":
     """Return a client of each engine here that this user may ask.
 
     Every launch asks this, so where no engine runs it costs one system call for each socket.
-    Contexts are not followed, since only the engine's own program knows their sockets.
+    Docker's contexts are not followed.
     """
     found: list[EngineClient] = []
     paths = [
-        os.environ.get(containers.DOCKER_VARIABLE, "").removeprefix("unix://"),
+        os.environ.get(containers.DOCKER_VARIABLE, "").strip().removeprefix("unix://"),
         containers.DOCKER_SOCKET,
         containers.ROOTLESS_DOCKER_SOCKET.format(user_id=os.geteuid()),
     ]

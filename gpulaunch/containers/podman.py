@@ -12,12 +12,19 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpulaunch.containers.container import (
+    HOST_VARIABLES,
+    LATER_LABEL,
     LEASE_LABEL,
     VISIBLE,
     Container,
     Image,
 )
-from gpulaunch.containers.create import asked_container, asked_gpus, is_gpu_device
+from gpulaunch.containers.create import (
+    asked_container,
+    asked_gpus,
+    given_gpus,
+    is_gpu_device,
+)
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,
@@ -190,8 +197,8 @@ def request_of(command: PodmanCommand, environment: Mapping[str, str]) -> dict[s
     for assignment in command.values("-e", "--env"):
         if "=" in assignment:
             variables.append(assignment)
-        elif assignment == VISIBLE and VISIBLE in environment:
-            variables.append(f"{VISIBLE}={environment[VISIBLE]}")
+        elif assignment in environment and assignment not in HOST_VARIABLES:
+            variables.append(f"{assignment}={environment[assignment]}")
     devices = [name for value in command.values("--device") for name in value.split(",")]
     requests = [
         {"Driver": "cdi", "DeviceIDs": [name for name in devices if is_gpu_device(name)]},
@@ -212,6 +219,16 @@ def request_of(command: PodmanCommand, environment: Mapping[str, str]) -> dict[s
     }
 
 
+def gpu_flags(command: PodmanCommand) -> list[Flag]:
+    """Return the flags of a run or create command that name GPUs."""
+    return [
+        flag
+        for flag in command.flags
+        if flag.name == "--gpus"
+        or (flag.name == "--device" and any(map(is_gpu_device, (flag.value or "").split(","))))
+    ]
+
+
 def with_gpus(
     command: PodmanCommand,
     uuids: Sequence[str],
@@ -229,12 +246,11 @@ def with_gpus(
     """
     replaced = set()
     added = []
-    for flag in command.flags:
-        names = (flag.value or "").split(",")
-        if flag.name == "--gpus" or (flag.name == "--device" and any(map(is_gpu_device, names))):
-            replaced |= set(range(flag.begin, flag.end))
-            others = [name for name in names if "/" in name and not is_gpu_device(name)]
-            added += ["--device", ",".join(others)] if others else []
+    for flag in gpu_flags(command):
+        replaced |= set(range(flag.begin, flag.end))
+        devices = (flag.value or "").split(",") if flag.name == "--device" else []
+        others = [name for name in devices if not is_gpu_device(name)]
+        added += ["--device", ",".join(others)] if others else []
     kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
     for uuid in uuids:
         added += ["--device", f"{DRIVERS[driver].cdi_kind}={uuid}"]
@@ -407,16 +423,21 @@ def parse_inspected(document: Mapping[str, Any], now_s: float) -> Container:
     state = document["State"]
     status = _STATES.get(state["Status"], state["Status"])
     found = parse_container({**document, "State": {**state, "Status": status}})
+    config = document["Config"]
     labels: list[str] = []
     given: tuple[str, ...] = ()
     with suppress(UsageError):
-        command = read_command(document["Config"].get("CreateCommand") or ("podman",))
+        command = read_command(config.get("CreateCommand") or ("podman",))
         labels = command.values("-l", "--label")
-        request = request_of(command, {})
+        variables = dict(str(text).partition("=")[::2] for text in config.get("Env") or ())
+        request = request_of(command, variables)
+        given = given_gpus(request["HostConfig"], ())
         asked = asked_gpus(request, asked_container(request, ""), "", None, None)
-        given = asked.names if asked else ()
-    if f"{LEASE_LABEL}={found.lease_id}" not in labels:  # podman commit gives an image all labels
+        given = given or (asked.names if asked else ())
+    # podman commit gives an image all labels of a container.
+    if f"{LEASE_LABEL}={found.lease_id}" not in labels:
         found = replace(found, lease_id=None, uuids=())
+    found = replace(found, is_for_later=f"{LATER_LABEL}=true" in labels)
     restarts = found.restarts
     if restarts and status == "exited":
         # A policy acts at once or, as after podman stop, never.

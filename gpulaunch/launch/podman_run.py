@@ -6,7 +6,13 @@ from collections.abc import Callable
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
 from gpulaunch.containers.create import asked_container, asked_gpus
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.podman import PodmanCommand, client_of, request_of, with_gpus
+from gpulaunch.containers.podman import (
+    PodmanCommand,
+    client_of,
+    gpu_flags,
+    request_of,
+    with_gpus,
+)
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.container_leases import ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
@@ -15,6 +21,7 @@ from gpulaunch.launch.read_container import has_lease, read_container_launch, re
 from gpulaunch.launch.surroundings import open_table
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.topology import DEFAULT_DRIVER
+from gpulaunch.records import replace
 
 
 def read_podman_launch(
@@ -46,6 +53,8 @@ def read_podman_launch(
     request = request_of(command, os.environ)
     container = asked_container(request, command.title)
     asked = asked_gpus(request, container, "", None, None)
+    if asked and (flags := gpu_flags(command)):
+        asked = replace(asked, text=" ".join(f"{flag.name} {flag.value}" for flag in flags))
     launch = read_container_launch(
         options,
         client,

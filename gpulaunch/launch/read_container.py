@@ -58,7 +58,7 @@ def read_container_launch(
             raise UsageError(f"{named} asks for GPUs, but {asked.text} for none")
         return None
     cannot_share = client.cannot_share
-    if not container.runs:
+    if not container.runs and not cannot_share:
         cannot_share = f"{container.title}: only {client.program} run shares GPUs"
     if "share" not in options.given and cannot_share:
         options = options.but(share=(container.title, "false"))  # `share = true` of the settings
@@ -82,7 +82,8 @@ def read_container_launch(
         endless = replace(launch.request, ends_within_s=None)
         launch = replace(launch, time_limit_s=None, request=endless)
     if cannot_share and shares(launch):
-        raise UsageError(cannot_share, "launch it without --share")
+        inside = launch.within and launch.within.share
+        raise UsageError(cannot_share, None if inside else "launch it without --share")
     return replace(
         launch,
         container=ContainerLaunch(
@@ -172,7 +173,8 @@ def _merge_asked_gpus(options: Options, program: str, asked: Asked | None) -> Op
     count = asked.number or str(len(asked.devices))
     if "gpus" in options.given and options.given["gpus"][1] != count:
         raise UsageError(f"{options.origin('gpus')} and {says} disagree")
-    name = asked.text.replace("=", " ").rpartition(" ")[0]  # such as "device request" or "NV_GPU"
+    # Such as "device request" or "NV_GPU".
+    name = asked.text.rpartition(" ")[0] or asked.text.partition("=")[0]
     if asked.number:
         return options.but(gpus=(name, count))
     if "only" in options.given:

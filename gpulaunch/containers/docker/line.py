@@ -117,7 +117,7 @@ def socket_of(line: DockerLine) -> str:
         path = _local_path(named or "", f"{DOCKER_VARIABLE}={printable(named or '')}")
     else:
         path = _local_path(host, f"-H {printable(host)}")
-    # Where nothing else names an engine, docker looks for one with TLS at a port.
+    # With TLS docker looks for an engine at a port, whether another one is named or none.
     options = [
         flag.name
         for flag in line.options
@@ -129,7 +129,11 @@ def socket_of(line: DockerLine) -> str:
         if os.environ.get(name)
     ]
     if options or variables:
-        raise _elsewhere(f"{[*options, *variables][0]} is for an engine with TLS, which")
+        raise UsageError(
+            f"{[*options, *variables][0]} is for an engine with TLS, which may be on another "
+            "machine, whose GPUs are not this one's",
+            "leave it out, or run gpulaunch on that machine",
+        )
     return path
 
 
@@ -138,12 +142,9 @@ def _local_path(host: str, origin: str) -> str:
     if host.startswith("unix://"):
         # A relative path counts from the working directory, as docker reads it.
         return os.path.abspath(host.removeprefix("unix://") or DOCKER_SOCKET)
-    raise _elsewhere(f"{origin} is no Unix socket, so its engine")
-
-
-def _elsewhere(what: str) -> UsageError:
-    return UsageError(
-        f"{what} may be on another machine, whose GPUs are not this one's",
+    raise UsageError(
+        f"{origin} is no Unix socket, so its engine may be on another machine, "
+        "whose GPUs are not this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DOCKER_SOCKET,
     )
 
@@ -160,7 +161,7 @@ def _host_of_context(line: DockerLine, context: str) -> str:
     """Return an engine's address, from where docker keeps it: docker/cli cli/context/store."""
     from hashlib import sha256  # late: few use contexts
 
-    name = sha256(context.encode(errors="surrogateescape")).hexdigest()
+    name = sha256(context.encode(errors="replace")).hexdigest()
     path = f"{_directory(line)}/contexts/meta/{name}/meta.json"
     try:
         with open(path, "rb") as file:
