@@ -19,6 +19,7 @@ class Boxes:
         lists: what it has, from now on.
         told: what it says has happened last, one after the other; the last one stays.
         ended: the containers that it was told to end.
+        problem: why it does not describe itself; None if it does.
     """
 
     title, program = "Box Engine", "boxer"
@@ -31,6 +32,7 @@ class Boxes:
         self.lists = [*lists] or [[]]
         self.told = ["start"]
         self.ended: list[Container] = []
+        self.problem: Exception | None = None
 
     def usual(self) -> "Boxes":
         return self
@@ -42,6 +44,8 @@ class Boxes:
         return self
 
     def info(self) -> Info:
+        if self.problem:
+            raise self.problem
         return Info("boxer:1", "1.0")
 
     def ways_into(self, _info: Info, _topology: Topology) -> list[str]:

@@ -10,7 +10,12 @@ from made_up_engine import BOX, Boxes
 from values import lease
 
 from gpulaunch.containers import held_leases
-from gpulaunch.containers.engine import ContainerLaunch
+from gpulaunch.containers.engine import (
+    ContainerLaunch,
+    ForbiddenError,
+    LateError,
+    NoAnswerError,
+)
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.held_leases import Followed, Standing, standings_of
 from gpulaunch.process import Process
@@ -81,3 +86,21 @@ def test_doctor_looks_at_it(launcher: Launcher) -> None:
     assert (answers["subject"], answers["state"]) == ("Box Engine", "ok")
     assert answers["text"] == "1.0 at box:1"
     assert ways["text"] == "by CDI devices nvidia.com/gpu=UUID"
+
+
+@pytest.mark.parametrize(
+    ("problem", "state", "text"),
+    [
+        (NoAnswerError("gone"), "warning", "none at box:1, so 'gpulaunch boxer run' will not work"),
+        (ForbiddenError("not you"), "problem", "not you"),
+        (LateError("late"), "problem", "late"),
+    ],
+)
+def test_doctor_tells_why_it_does_not_answer(
+    boxes: Boxes, launcher: Launcher, problem: Exception, state: str, text: str
+) -> None:
+    """Where no engine runs, launches without containers miss nothing; else something is wrong."""
+    boxes.problem = problem
+    done = launcher.run("doctor", *DGX, "--json")
+    found = json.loads(done.stdout)["findings"][-1]
+    assert (found["subject"], found["state"], found["text"]) == ("Box Engine", state, text)

@@ -25,12 +25,15 @@ from gpulaunch.containers.create import (
     asked_gpus,
     check_sharing,
     with_gpus,
+    with_mps,
 )
-from gpulaunch.containers.docker.client import parse_info
+from gpulaunch.containers.docker.client import _parse_names, parse_info
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
 from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.flags import without_secrets
 from gpulaunch.errors import UsageError
+from gpulaunch.leases import lease as mps
+from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import replace
 
 CASES = tomllib.loads(Path(__file__).with_name("docker_requests.toml").read_text())
@@ -225,6 +228,12 @@ def test_the_order_inside_counts_anew(
     assert container_labels(gpus, "L") == {"io.gpulaunch.gpus": uuids, "io.gpulaunch.lease": "L"}
 
 
+def test_names() -> None:
+    """A container has its own name, not the one that another's link gives it, or its id's start."""
+    answer = [{"Id": "a" * 64, "Names": ["/web/db", "/own"]}, {"Id": "b" * 64, "Names": None}]
+    assert _parse_names(answer) == {"a" * 64: "own", "b" * 64: "b" * 12}
+
+
 def test_versions_that_start_cdi_devices_again() -> None:
     """Docker starts containers with CDI devices again since 28.2."""
     for version, want in (("28.1.1", False), ("28.2.0-rc.1", True), ("29.0", True), ("?", False)):
@@ -243,6 +252,25 @@ NEEDS = {
     "no_return": "a container that shares GPUs cannot come back by itself, since its MPS daemon "
     "goes with its lease",
 }
+
+
+@pytest.mark.parametrize(
+    ("flags", "want"),
+    [
+        ("", ["/mps", "/dev/shm"]),
+        ("--ipc host", ["/mps"]),
+        ("-v /dev/shm:/dev/shm", ["/mps"]),
+        ("-v /dev/shm:/dev/shm:ro,z", ["/mps", "/dev/shm"]),  # docker refuses it
+        ("-v /dev/shm:/shm", ["/mps", "/dev/shm"]),
+    ],
+)
+def test_where_a_client_meets_its_daemon(client: Client, flags: str, want: list[str]) -> None:
+    """It sees the daemon's directory and the host's shared memory, each once."""
+    document = client.creates("run", *flags.split(), "img")
+    share = mps.Share(("GPU-0",), 50, False, mps.Client(Demand("job", 10.0, 5.0, 1 << 30)), "/mps")
+    mounts = with_mps(document, share)["HostConfig"]["Mounts"]
+    assert [mount["Target"] for mount in mounts] == want
+    assert mounts == [{"Type": "bind", "Source": path, "Target": path} for path in want]
 
 
 @cases(CASES["why_not_shared"], "line", "around", "want")

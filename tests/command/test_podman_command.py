@@ -66,6 +66,13 @@ def test_public_lines() -> None:
         assert got == want, line.source
 
 
+def test_variables_without_a_value() -> None:
+    """They are copied, but for the GPUs' own, which podman does not see."""
+    environment = {"A": "1", "CUDA_VISIBLE_DEVICES": "5"}
+    command = read("podman run -e A -e CUDA_VISIBLE_DEVICES -e B -e C=2 x")
+    assert request_of(command, environment)["Env"] == ["A=1", "C=2"]
+
+
 def test_devices_beside_gpus_stay() -> None:
     """What is no GPU is kept, also where one flag names both."""
     command = read("podman run --device /dev/fuse,nvidia.com/gpu=0 --device /dev/kvm x sh")

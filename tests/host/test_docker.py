@@ -629,7 +629,10 @@ def test_contexts(host: Host) -> None:
     del host.environment["DOCKER_CONTEXT"]
     host.do("context", "use", "there")
     assert not host.dry("docker", "run", IMAGE)[0]
-    assert not host.dry("docker", "-c", "", "run", IMAGE)[0]  # none is named
+    assert "docker context there" in host.dry("docker", "-c", "", "run", IMAGE)[1]  # none is named
+    configuration = Path(host.environment["DOCKER_CONFIG"], "config.json")
+    configuration.write_text('{"currentContext": "\\ud800"}')
+    assert "docker has no context" in host.dry("docker", "run", IMAGE)[1]
     host.environment["DOCKER_HOST"] = f" {local}"  # counts more than what is in use
     assert host.dry("docker", "run", IMAGE)[0]
 

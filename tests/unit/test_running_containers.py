@@ -12,6 +12,7 @@ from values import cases, machine
 
 from gpulaunch.containers import in_use
 from gpulaunch.containers.container import Container
+from gpulaunch.containers.create import given_gpus
 from gpulaunch.containers.docker.client import parse_container
 from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand, podman_has_containers
@@ -50,6 +51,12 @@ def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], w
     }
     got = parse_container(document)
     assert (",".join(got.given), got.watched) == (want, {7})
+
+
+def test_a_count_without_sense() -> None:
+    """Another user's engine may say any number; no more are counted than a machine can have."""
+    host = {"DeviceRequests": [ANY_REQUEST | {"Count": 1 << 60}]}
+    assert len(given_gpus(host, ())) == 1024
 
 
 @cases(CASES["containers_that_hold"], "status", "policy", "state", "want")
@@ -149,6 +156,10 @@ def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         listener.bind(str(tmp_path / "s"))
         got = [(client.program, client.address) for client in clients_at_hand()]
         assert got == [("docker", f"{tmp_path}/s")]
+        monkeypatch.setattr("gpulaunch.containers.DOCKER_SOCKET", "/no/such.sock")
+        monkeypatch.setattr("gpulaunch.containers.ROOTLESS_DOCKER_SOCKET", "/no/such.sock")
+        monkeypatch.setenv("DOCKER_HOST", f" unix://{tmp_path}/s ")  # docker takes it, too
+        assert [client.address for client in clients_at_hand()] == [f"{tmp_path}/s"]
 
 
 SYSTEM = "system.conf"
