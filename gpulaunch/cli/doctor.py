@@ -26,12 +26,7 @@ from gpulaunch.history.line import taken
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.surroundings import (
-    find_strays,
-    open_table,
-    read_surroundings,
-    shown_settings,
-)
+from gpulaunch.launch.surroundings import find_strays, open_table, read_surroundings, shown_settings
 from gpulaunch.leases.environment import MPS_CONTROL
 from gpulaunch.machine.driver import DRIVERS, Finding
 from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health

@@ -19,12 +19,7 @@ from gpulaunch.containers.container import (
     Container,
     Image,
 )
-from gpulaunch.containers.create import (
-    asked_container,
-    asked_gpus,
-    given_gpus,
-    is_gpu_device,
-)
+from gpulaunch.containers.create import asked_container, asked_gpus, given_gpus, is_gpu_device
 from gpulaunch.containers.docker.client import (
     checked_pid,
     checked_text,

@@ -6,13 +6,7 @@ from collections.abc import Callable
 from gpulaunch.containers.container import HOST_VARIABLES, container_labels, container_variables
 from gpulaunch.containers.create import asked_container, asked_gpus
 from gpulaunch.containers.flags import without_secrets
-from gpulaunch.containers.podman import (
-    PodmanCommand,
-    client_of,
-    gpu_flags,
-    request_of,
-    with_gpus,
-)
+from gpulaunch.containers.podman import PodmanCommand, client_of, gpu_flags, request_of, with_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.container_leases import ContainerLeases
 from gpulaunch.launch.launch import Events, Launch
