@@ -282,6 +282,21 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     rootful.await_free()
 
 
+@pytest.mark.parametrize("host", ["rootful", "rootless"])
+@pytest.mark.parametrize("tries", [2, pytest.param(100, marks=pytest.mark.long)])
+def test_restarts_soon_after_a_start(request: pytest.FixtureRequest, host: str, tries: int) -> None:
+    """However soon podman restart comes, and again, nobody else is given the GPUs."""
+    box: Host = request.getfixturevalue(host)
+    for number in range(tries):
+        container = box.detached("-n", "2", "podman", "run", "-d", *LONG)
+        for _ in range(1 + number % 2):
+            box.do("restart", "--time", "0", container)
+        assert box.run("-n", "all", "--", "true").returncode == 75
+        assert box.lease()["container"] == container
+        box.do("rm", "--force", "--time", "0", container)
+        box.await_free()
+
+
 def test_a_restart_policy_keeps_the_lease(rootless: Host) -> None:
     """A container that its policy starts again keeps its GPUs until it has ended for good."""
     container = rootless.detached(
