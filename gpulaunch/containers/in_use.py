@@ -37,7 +37,7 @@ class RunningContainer(Record):
         lease_id: id of the lease that it was made under, or None.
         names: the GPUs that it was given: UUIDs if gpulaunch made it, else names as its flags have
             them, or "all", without being meant to have them for itself.
-        pids: of its first processes, as the host counted when it was first seen.
+        pids: the processes that end with it, as the host counted when it was first seen.
         uuids: UUIDs of those GPUs of the machine that it was given one by one.
         is_here: whether this process runs in it.
     """

@@ -48,7 +48,7 @@ _COMPOSE_STARTS = frozenset({"create", "restart", "run", "start", "up", "scale",
 
 _ANYWHERE = ("--help", "--noout", "--syslog", "--trace", "--transient-store")
 GLOBAL = frozenset({*_ANYWHERE, "-D", "--debug", "-h", "-r", "--remote", "-v", "--version"})
-"""Flags before the subcommand that take no value, but as --flag=value; all others take one."""
+"""Switches before the subcommand: flags without a value but for --flag=value; others have one."""
 
 RUN = frozenset(
     {
@@ -60,7 +60,7 @@ RUN = frozenset(
         *("--sig-proxy", "--tls-verify", "-t", "--tty", "--unsetenv-all"),
     }
 )
-"""The same of run and create together: they end at the image, and what follows is untouched."""
+"""Switches of run and create together. Flags end at the image; what follows is untouched."""
 
 START = frozenset(
     {
@@ -69,7 +69,7 @@ START = frozenset(
         "--sig-proxy",
     }
 )
-"""The same of start and restart together."""
+"""Switches of start and restart together."""
 
 _STORE = frozenset(
     {
