@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from engine import SEARCHED, link_plugin
+from made_up_engine import BOX
 from recording_engine import RecordingEngine
 from toml_parser import tomllib
 from values import box, cases
@@ -27,7 +28,7 @@ from gpulaunch.containers.create import (
     with_gpus,
     with_mps,
 )
-from gpulaunch.containers.docker.client import _parse_names, parse_info
+from gpulaunch.containers.docker.client import DockerClient, _parse_names, parse_info
 from gpulaunch.containers.docker.line import _OF_COMPOSE, _VALUED, read_line
 from gpulaunch.containers.engine import NO_WAY, WAYS
 from gpulaunch.containers.flags import without_secrets
@@ -232,6 +233,18 @@ def test_names() -> None:
     """A container has its own name, not the one that another's link gives it, or its id's start."""
     answer = [{"Id": "a" * 64, "Names": ["/web/db", "/own"]}, {"Id": "b" * 64, "Names": None}]
     assert _parse_names(answer) == {"a" * 64: "own", "b" * 64: "b" * 12}
+
+
+def test_a_container_that_is_being_started_is_stopped(tmp_path: Path) -> None:
+    """An engine that does not remove what was only made is asked to stop it instead."""
+    engine = RecordingEngine(tmp_path)
+    made = replace(BOX, state="created")
+    engine.answers = {f"/containers/{made.id}/stop": {}}
+    try:
+        DockerClient(str(tmp_path / "docker.sock")).end(made, 0.0)
+        assert [path for path, _ in engine.requests] == [f"/containers/{made.id}/stop?t=0"]
+    finally:
+        engine.close()
 
 
 def test_versions_that_start_cdi_devices_again() -> None:
